@@ -40,7 +40,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    # all members share the meter, because overlapping members repeat the same bytes
+    # All members share the meter, because overlapping members repeat the same bytes.
     meter = Meter(limits, taken=size)
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
@@ -146,7 +146,7 @@ class TarFile:
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
         """Yield the files in the archive, each with its index, name, size, and content.
 
-        For the meter `members`, the bytes of the unpacked archive are the input.
+        The meter ``members`` counts the bytes of the unpacked archive as its input.
         """
         import tarfile
 

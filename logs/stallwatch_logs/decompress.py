@@ -83,8 +83,8 @@ class BrokenStream(InputError):
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
     """Decompress gzip with isal, if it is installed. isal is more than twice as fast as zlib.
 
-    If a piece of the file contains an error, isal does not return the text of this piece before the error. In
-    this case, the file is read again with zlib.
+    If a piece of the file contains an error, isal does not return the text that precedes the error in this
+    piece. In this case, the file is read again with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
@@ -117,7 +117,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """Error in a compressed stream. ``before`` is the text of the faulty piece before the error."""
+    """Error in a compressed stream. ``before`` is the text that precedes the error in the faulty piece."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))

@@ -75,10 +75,10 @@ def enters_folder(name: str) -> bool:
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 
-HEAD = 64 * 1024  #: number of bytes at the start of each file in which ranks are searched
+HEAD = 64 * 1024  #: number of bytes at the start of each file that are searched for ranks
 MOST_FILES = 4096  #: maximum number of files whose names differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
-# Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has another form.
+# Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has a different form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
 _ENOUGH = 2  # minimum number of times that a file must contain its rank
 
@@ -108,8 +108,8 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
     """Return whether files that seem to be from several jobs are from the ranks or nodes of one run.
 
     ``jobs`` maps each job to the paths of its files. The files are from one run if the lines of each job
-    contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. No further
-    files are read after the first job that contradicts this.
+    contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. If a job
+    contradicts this, no further files are read.
     """
     seen: set[int] = set()
     for paths in jobs.values():

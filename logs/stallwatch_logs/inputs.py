@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True):
     members: int = 10_000
     expanded: int = 64 * 1024**3
     ratio: int = 200  #: maximum ratio of decompressed to compressed bytes
-    #: size of a result, in bytes, from which the ratio is limited; smaller results are read quickly
+    #: minimum size of a result, in bytes, for which the ratio is limited; smaller results are read quickly
     ratio_from: int = 1024**3
     until: float | None = None  #: deadline, in the time of the monotonic clock
     section: str = "archives"  #: section of the configuration in which the user sets these limits
@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the remaining time instead of the deadline.
 
-        Another host has another monotonic clock, with which the deadline cannot be compared.
+        The deadline cannot be compared with the monotonic clock of another host.
         """
         return _received, (msgspec.structs.asdict(self), self.time_left)
 

@@ -2,8 +2,8 @@
 
 Files are assigned to different jobs only if their names prove that there are several jobs. If the files can
 be from ranks or nodes of one run, they are read as one run. Therefore, a number identifies a job only in
-positions in which schedulers write job numbers. It never does if it counts ranks, nodes, steps, or parts, if
-it is a time, or if it can be a process ID.
+positions in which schedulers write job numbers. A number never identifies a job if it counts ranks, nodes,
+steps, or parts, if it is a time, or if it can be a process ID.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MACHINE = lazy(
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# These words count anywhere in a name, because names of Ray's workers and of NCCL's and CANN's logs have more
-# words in front of the process ID.
+# These words can be anywhere in a name, because the names of logs from Ray's workers, NCCL, and CANN have
+# further words in front of the process ID.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 on
@@ -49,14 +49,14 @@ _MOST_PROCESSES = 2**22  # maximum process ID on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether numbers can be job numbers: their form is usual, and they are not dates or times."""
+    """Return whether numbers can be job numbers: they have a usual form, and they are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a number after this text counts ranks, nodes, steps, or the like rather than jobs."""
+    """Return whether a number after this text counts ranks, nodes, steps, or similar things, not jobs."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
@@ -148,7 +148,8 @@ _POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
 _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
-# Words that distinguish the pods of one run. They are at the same position as the name of a job.
+# Words that distinguish the pods of one run. In the name of a pod, they are at the position of the job's
+# name.
 _ROLE = _words["role"]
 
 
@@ -244,7 +245,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Map files to job numbers if their names differ only in these numbers from others in the same folder."""
+    """Map files to job numbers if names in the same folder differ only in these numbers."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for parsed in numbered.values():
         families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
@@ -253,7 +254,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # For example, `%x-%j.out`. If the numbers in some names are job numbers, numbers at the same position in
+    # An example is `%x-%j.out`. If the numbers in some names are job numbers, numbers at the same position in
     # other names are job numbers, too.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
@@ -342,7 +343,7 @@ class RunFolders(NamedTuple):
     """The jobs that are recorded in the folders of watched runs."""
 
     jobs: dict[str, str]  #: file name → job
-    folders: dict[str, list[str]]  #: job → its run folders
+    folders: dict[str, list[str]]  #: run folders of each job
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,19 @@ _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the outputs of a notebook's cells in order. Yield a file in another format unchanged."""
+    """Yield the outputs of a notebook's cells in order. A file in a different format is not changed."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield a JSON line for each entry of the training history. Yield a file in another format unchanged."""
+    """Yield a JSON line for each entry of the history. A file in a different format is not changed."""
     return _lines_of_whole(chunks, _history)
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
     """Parse the JSON in a file, and yield the lines that `lines_in` finds in the parsed value.
 
-    A file that is too large or has another format is not changed.
+    A file that is too large or has a different format is not changed.
     """
     held = bytearray()
     for chunk in chunks:

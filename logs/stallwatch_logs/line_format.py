@@ -11,7 +11,7 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples import extract
 from stallwatch_rules.text.lazy import lazy
 
-_SHOWN = 16 * 1024  # number of bytes in which the numbers after a likely prefix are searched
+_SHOWN = 16 * 1024  # number of bytes that are searched for numbers after a likely prefix
 _DIGITS = lazy(rb"\d+")
 _ALIKE = 40  # number of first lines that are compared to find logs of ranks with the same prefix
 _MOST_ALIKE = 100

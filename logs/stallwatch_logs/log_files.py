@@ -32,8 +32,8 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # maximum number of unread archives whose names a message contains
-_HEAD = 512  # number of bytes from which the kind of a file is determined
-# number of bytes at the start of a file from which it is determined whether the file is text
+_HEAD = 512  # number of bytes that show the kind of a file
+# number of bytes at the start of a file that show whether the file is text
 _JUDGED = 64 * 1024
 
 
@@ -84,7 +84,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read the whole file through one descriptor, because a rotated log's path leads to another file."""
+        """Read the whole file through one descriptor, because log rotation can replace the file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -367,7 +367,7 @@ class _Expansion:
     def _once(self, name: str, opened: BinaryIO) -> None:
         """Add a pipe.
 
-        A pipe can be read only once, so the bytes from which its kind is determined become part of the log.
+        A pipe can be read only once, so the bytes that show its kind become part of the log.
         """
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
@@ -434,7 +434,7 @@ class _Pipe:
     def head(self, size: int) -> bytes:
         """Return the first `size` bytes of the pipe.
 
-        Return fewer if it ends or if the deadline passes earlier.
+        Return fewer bytes if the pipe ends or if the deadline passes first.
         """
         held = b""
         with contextlib.suppress(TimeIsUp):
@@ -538,7 +538,7 @@ def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Call
 
 
 class ProgressReader:
-    """Reader of several files in sequence. It reports the number of bytes read, as on disk, to `progress`."""
+    """Reader of several files in sequence. It passes the number of bytes read, as on disk, to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)

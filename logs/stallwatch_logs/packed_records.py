@@ -50,7 +50,7 @@ class RecordCopies:
     def takes(self, member: str, chunks: Callable[[], Iterator[bytes]], copies: Mapping[str, Path]) -> bool:
         """Copy a member of an archive if it belongs to the record of a run.
 
-        Return whether it belongs to one.
+        Return whether the member belongs to a record.
         """
         folder, name = _split(member)
         if folder not in copies or name not in _FILES:

@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the same minimum for a forked process, which does not need to load anything
+#: the same minimum for a forked process, which saves time earlier because it loads nothing
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
@@ -112,7 +112,8 @@ def read_all(
         yield from read(None)
         return
     if (engine := engines.scan()) is not None:
-        # compiled before the other processes start, so that they can load the result
+        # The patterns are compiled before the other processes start, so that these processes can load the
+        # result.
         engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # The current process also reads files, because the other processes need time to start. Between two

@@ -2,8 +2,8 @@
 
 The files are outputs of ``stallwatch stacks --json`` on a host, or dumps of torch's flight recorder in the
 form of pickles or JSON. The names of dumps are ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
-``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) contains another name
-(torch 2.13, FlightRecorder.cpp).
+``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) specifies a different
+name (torch 2.13, FlightRecorder.cpp).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AS_JSON = (
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
 _PICKLE = lazy(rb"\x80[\x02-\x05]")
-_HEAD = 512  # number of bytes in which the keys of a dump are searched
+_HEAD = 512  # number of bytes that are searched for the keys of a dump
 _DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
 _JSON_DUMP = lazy(
     rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'

@@ -67,7 +67,7 @@ class Sharing:
     ) -> None:
         self._files, self._unread = files, unread
         self._engines, self._sizes = engines, sizes
-        self._helpers = helpers  # ``None`` after the executor failed
+        self._helpers = helpers  # ``None`` after the executor has failed
         board = None if helpers is None else helpers.board
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
@@ -75,7 +75,7 @@ class Sharing:
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # results of files that are needed later
+        self._done: dict[Wanted, FileRead] = {}  # results of files that were read before they were needed
         self._limits = limits
         self._shared = {task for tasks in jobs for task in tasks}
 

@@ -37,9 +37,9 @@ Sizes = tuple[int, int]  #: number of decompressed bytes, number of lines
 class Survey:
     """The result of the search in small files: the files that need not be read line by line."""
 
-    #: size of each file that is not read line by line; ``None`` if it was not searched in time
+    #: size of each file that is not read line by line; ``None`` if the file was not searched in time
     unread: dict[int, Sizes | None]
-    alike: dict[str, list[int]]  #: name of a file that is read → ranks whose files have the same text
+    alike: dict[str, list[int]]  #: ranks with the same text as a file that is read, keyed by its name
 
 
 NO_SURVEY = Survey({}, {})
@@ -75,7 +75,7 @@ def survey(
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
     late: set[int] = set()  # indexes of files that were not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
-    kinds: dict[bytes, bytes] = {}  # stores a single object for equal digests
+    kinds: dict[bytes, bytes] = {}  # digests that were found; equal digests share one object
     done = 0  # number of bytes that have been searched
 
     def take(numbers: list[int], searched: Found) -> None:

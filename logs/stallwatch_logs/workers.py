@@ -51,8 +51,8 @@ class Pages(NamedTuple):
     def shared(self) -> Pages:
         """Return a copy with the pages in shared memory, for processes that are about to start.
 
-        Otherwise, the data for a new process is sent through a pipe. If the data does not fit into the pipe,
-        the current process waits until the new process has started.
+        Without shared memory, the data for a new process is sent through a pipe. If the data does not fit
+        into the pipe, the current process waits until the new process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -126,7 +126,7 @@ class Board:
 
 
 _lock = threading.Lock()
-_engines: dict[str, Engines] = {}  # digest of a catalogue → its patterns; only the last catalogue is stored
+_engines: dict[str, Engines] = {}  # patterns of only the last catalogue, keyed by its digest
 _board: Board | None = None
 
 

@@ -69,7 +69,7 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return the place in the sample at which the rule fired, as text for a message, or ``None``."""
+    """Return the place where the rule fired in the sample, as text for a message, or ``None``."""
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"

@@ -19,7 +19,7 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message from which the pattern is created
+MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message that are used for a pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; a pattern with fewer would fire on unrelated lines
 MAX_NAMED = 3  #: maximum number of numbers in a pattern that become named groups
 OWN_FAMILY = "own"  #: family of the rule if the log does not show the package of the failure
@@ -68,7 +68,7 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, or else the first new line that reports an error.
 
     Raises:
-        DraftError: if the log has neither, or if a rule already describes the cause of the failure.
+        DraftError: if the log contains neither, or if a rule already describes the cause of the failure.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -152,7 +152,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package and the file of the innermost frame in a library, or empty texts if none is."""
+    """Return the package and the file of the innermost library frame, or empty texts if there is none."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -271,7 +271,7 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page for the unknown failure of a run. Its ID is ``rule`` or else a proposed ID.
+    """Return a page for the unknown failure of a run. Its ID is ``rule``, or by default a proposed ID.
 
     Raise ``DraftError`` if a rule already describes the failure, or if the run has no failure.
     """

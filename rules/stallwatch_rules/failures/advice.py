@@ -15,7 +15,7 @@ from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.digest import shortened
 from stallwatch_rules.text.display import shown
 
-LONGEST = 80  #: maximum number of characters of a part of the message that the advice quotes
+LONGEST = 80  #: maximum length, in characters, of a part of the message that the advice quotes
 
 
 class Advice(msgspec.Struct, frozen=True):

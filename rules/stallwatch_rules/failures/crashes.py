@@ -24,8 +24,8 @@ STRAY_LINES = 3  #: number of consecutive lines outside a stack trace after whic
 #: signals that request a graceful end; Ray's reports contain these names
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
 
-#: Words that begin crashes: the first line of every crash contains at least one of them. Many lines are
-#: searched for all of them at once.
+#: The first line of every crash contains at least one of these words. Many lines are searched for all words
+#: at once.
 WORDS = (
     "terminate called",
     "libc++abi",
@@ -63,8 +63,8 @@ _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+
 #: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: The assertion of glibc (assert/assert.c). CUDA's assertion has other quotation marks, and a rule matches
-#: it.
+#: A failed assertion as glibc prints it (assert/assert.c). CUDA prints other quotation marks in its
+#: assertions, and a rule matches them.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: Error messages of Lua (torch 7) and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
@@ -184,7 +184,7 @@ class CrashReader:
             return True
         if self._below and text.strip():
             crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
-            # torch 7 prints the name of a network module before the message
+            # Before the message, torch 7 prints the name of a network module.
             self._below = text.startswith("In ")
             return True
         if "Current thread 0x" in text:  # faulthandler lists the threads in the order in which they started
@@ -226,7 +226,7 @@ def _beginning_in(
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
     """Return the crash that begins in a line, and the pattern that matched.
 
-    Both are ``None`` for other lines.
+    Both are ``None`` if no crash begins in the line.
     """
     if not any(word in line.text for word in WORDS):
         return None, None
@@ -244,7 +244,7 @@ def _beginning_in(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                # the program may handle the exception, or continue without the thread
+                # The program may handle the exception, or continue without the thread.
                 raised.kind = "ignored"
             return raised, beginning
     return None, None
@@ -254,7 +254,7 @@ _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
-    """Return the exception in a line of an error file, or ``None`` if the line has another form.
+    """Return the exception in a line of an error file, or ``None`` if the line has a different form.
 
     The form is ``{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}``.
     """

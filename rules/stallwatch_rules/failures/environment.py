@@ -1,4 +1,4 @@
-"""Find the package versions that a log contains. They determine which fixes apply."""
+"""Find the package versions that a log contains. The versions determine which fixes apply."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 
 # Each regular expression has the groups ``name`` and ``version``.
 _BY_NAME = (
-    # pip freeze; or a user's script: "versions torch=2.6.0 deepspeed=0.16.3"
+    # Output of pip freeze or of a user's script: "versions torch=2.6.0 deepspeed=0.16.3".
     re.compile(rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE),
-    # ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4, unknown, unknown";
-    # transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)"; "vLLM API server version 0.6.3"
+    # Output of ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4,
+    # unknown, unknown". Output of transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)".
+    # Output of vLLM: "vLLM API server version 0.6.3".
     re.compile(
         rf"\b(?P<name>{_NAMES}|PyTorch)`?(?: API server)? (?:version|info)(?: \([^)]*\))?[ .:=]+v?['\"]?"
         rf"{_VERSION}(?=['\",;)\s]|$)",
@@ -125,7 +126,8 @@ def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
     """Merge the package versions found in several streams into one set of versions for the run.
 
     If streams contain different versions of a package, use the most precise version. Among equally precise
-    versions, use the one that sorts last, so that the result does not depend on the order of the streams.
+    versions, use the version that sorts last, so that the result does not depend on the order of the
+    streams.
     """
     merged: dict[str, str] = {}
     for versions in found:

@@ -1,8 +1,8 @@
 """Classify the output that follows the message of a failed start.
 
-A start can fail without a traceback, with a message from a shell or a launcher, or with a usage text.
-However, scripts also call tools that are not installed on the machine, and continue without them. The failure
-ended the start only if all output after its message is of the kinds that this module lists.
+A start can fail without a traceback, with a message from a shell or a launcher, or with a usage message.
+However, scripts also call tools that are not installed on the machine, and continue without them. The
+failure ended the start only if all output after its message is of the kinds that this module lists.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal
 
 from stallwatch_rules.text.lazy import lazy
 
-#: State of a start. "": no failure. "nothing" and "help": a failure that is followed by no output, or only by
-#: help. "output": a failure after which the program continued.
+#: State of a start. "" means no failure, and "nothing" means a failure without later output. "help" means a
+#: failure that is followed only by help, and "output" means a failure after which the program continued.
 Below = Literal["", "nothing", "help", "output"]
 
 _HELP = lazy(r"(?i)^\s+-h,? --help\b|show this (?:help )?message and exit")

@@ -1,8 +1,8 @@
 """Read NCCL watchdog reports about the collectives of each rank, and find the missing rank.
 
 The ranks that print a timeout are the ranks that waited. Their counters identify the missing rank: its last
-enqueued collective is older than that of all other ranks. If the counters do not differ, the missing rank is
-the rank that printed no report.
+enqueued collective is older than those of all other ranks. If the counters do not differ, the missing rank
+is the rank that printed no report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FlightData:
     """Reader of the NCCL watchdog's lines in one stream."""
 
     def __init__(self) -> None:
-        self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
+        self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: positions keyed by process group and rank
 
     def see(self, text: str, rank: int | None) -> None:
         """Read a line that matches a rule for timeouts.
@@ -111,7 +111,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
     """
 
     ranks: list[int]
-    #: number and operation of a collective → ranks that waited in it
+    #: ranks that waited in each collective, keyed by the collective's number and operation
     works: Mapping[tuple[int, str], list[int]]
 
     def own(self) -> str:

@@ -26,7 +26,7 @@ class Framework(msgspec.Struct, frozen=True):
     engine: bool = False
 
     def runs(self, path: str) -> bool:
-        """Return whether a file is code of the framework, either installed or in a clone with its name."""
+        """Return whether a file belongs to the framework, either installed or in a clone named after it."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
@@ -49,8 +49,8 @@ def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = 
     """Return the framework that printed a log, or an empty string if it is unknown.
 
     Frames of the failure have priority over printed lines, and printed lines have priority over other
-    tracebacks. If several frameworks match at the same priority, the first of ``frameworks.json`` is
-    returned. The log of a trainer that samples with vLLM is attributed to the trainer, not to vLLM.
+    tracebacks. If several frameworks match at the same priority, the first framework in ``frameworks.json``
+    is returned. The log of a trainer that samples with vLLM is attributed to the trainer, not to vLLM.
     """
     printed = (framework for framework in _listed if framework.printed(text))
     found = [*_of_code(failed), *printed, *_of_code(others)]

@@ -33,7 +33,7 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-#: maximum number of lines from the end of a container to its limits in `kubectl describe pod`
+#: maximum number of lines between a container's "OOMKilled" and its limits in `kubectl describe pod`
 STATE_LINES = 20
 
 
@@ -48,17 +48,17 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of launchers' reports about failures: torchrun's, Open MPI's, and DeepSpeed's."""
+    """Reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
 
-    codes: dict[int, int | None] = {}  #: failed rank → exit code
-    exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
+    codes: dict[int, int | None] = {}  #: exit code of each failed rank
+    exit_lines: dict[int, Line] = {}  #: line with the exit code of each failed rank
     first: int | None = None  #: rank whose failure torchrun reports as the first failure
     failed_by_itself: bool = False  #: True if a process failed for a reason other than SIGTERM
-    spawned: dict[int, int | None] = {}  #: process ID of a started process → local rank
+    spawned: dict[int, int | None] = {}  #: local rank of each started process, keyed by process ID
     stops: list[Stop] = []  #: failures of workers that torchrun reported
-    #: process ID of a process that ended without an error → line and step
+    #: line and step of each process that ended without an error, keyed by process ID
     left: dict[int, tuple[Line, int | None]] = {}
-    limits: dict[str, Line] = {}  #: memory limit of an OOM-killed container → line with the limit
+    limits: dict[str, Line] = {}  #: lines with memory limits of OOM-killed containers, keyed by limit
     one_node: bool = False  #: True if DeepSpeed's launcher reports a single node
     _killed: int | None = None  # number of the line that reports that the current container was OOM-killed
     _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container
@@ -144,7 +144,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, left=again[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:
-        # the same file contains the output of another launch
+        # The file also contains the output of another launch.
         if self._over or self.spawned.keys() <= self.left.keys():
             self.spawned.clear()
             self.left.clear()
@@ -163,7 +163,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether a launcher reports that the rank failed without being ended by the launcher."""
+        """Return whether a launcher reports that the rank failed and that the launcher did not end it."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -177,6 +177,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """The failed ranks that a user needs to inspect, because the launcher did not end them."""
+        """The failed ranks that the launcher did not end. A user needs to inspect these ranks."""
         failed = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(failed) or ([self.first] if self.first is not None else [])

@@ -1,4 +1,4 @@
-"""Find the rule pages whose words are most similar to those of a failure that no rule describes."""
+"""Find the rule pages whose words are most similar to the words of a failure that no rule describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-#: words of English and of all kinds of failures; they do not help to distinguish failures
+#: words that are common in English or in failures of all kinds, and therefore do not distinguish failures
 COMMON = _WORDS["common"]
 #: Words of Python's own messages, which occur in the errors of all programs. By themselves, these words do
 #: not suggest a page. They only help to distinguish pages that other words suggest.
@@ -26,8 +26,8 @@ OF_PYTHON = _WORDS["python"]
 
 THRESHOLD = 0.25  #: minimum score; two texts with a lower score share only words that all texts share
 LEAST_WORDS = 3  #: minimum number of words that a failure and a page must share for a meaningful score
-#: Minimum total rarity (natural logarithm) of the shared words. It does not apply if these words contain the
-#: whole title of a page. Words that occur in many pages are not evidence.
+#: Minimum total rarity (natural logarithm) of the shared words. The minimum does not apply if these words
+#: contain the whole title of a page. Words that occur in many pages are not evidence.
 LEAST_RARITY = 8.5
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: maximum score; a page is never certain if its patterns did not match

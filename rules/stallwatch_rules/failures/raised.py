@@ -68,7 +68,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's innermost frame among printed frames, or an empty string if none is the user's."""
+    """Return the user's innermost frame among printed frames, or an empty string if there is none."""
     frames = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in frames if not _STARTER.search(frame)), "")
 
@@ -86,7 +86,7 @@ class LinePosition(msgspec.Struct, frozen=True):
 class ExceptionChain(msgspec.Struct):
     """A chain of exceptions from a traceback, or a single exception from a line without a traceback.
 
-    The last exception of the chain is the one that finally propagated.
+    The last exception of the chain is the exception that finally propagated.
     """
 
     #: printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name
@@ -98,14 +98,14 @@ class ExceptionChain(msgspec.Struct):
     root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched lines of the chain
-    #: rules that matched the text above the traceback's header, which gives the reason
+    #: rules that matched the text above the traceback's header; this text gives the reason
     heading: set[str] = set()
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
     native: bool = False  #: True for a crash of compiled code; it may have occurred after the training ended
-    step: int | None = None  #: training step of the run at the exception, if the diagnosis knows it
+    step: int | None = None  #: training step of the run when the exception was raised, if it is known
 
     @property
     def shows_teardown(self) -> bool:
@@ -124,7 +124,7 @@ class ExceptionChain(msgspec.Struct):
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
         name = re.split(r"[/\\]", outermost.path)[-1]
-        # a child process of any script can have the name "<string>"
+        # A child process of any script can have the name "<string>".
         return "" if name.startswith("<") else name
 
     @property
@@ -169,7 +169,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
     """Return an exception's setting from the line above its traceback, or else from its outermost frames."""
-    # the first frame of a spawned process is in "<string>"
+    # The first frame of a spawned process is in "<string>".
     for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS.items():
@@ -198,7 +198,7 @@ class SecondaryException(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-# messages to which the code that raised the exception added no text
+# Messages without text from the code that raised the exception.
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"
 RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
 #: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
@@ -243,7 +243,8 @@ def kind_of(raised: ExceptionChain) -> Kind:
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
-    # the traceback is truncated; a launcher's traceback ends with the launcher's own summary
+    # The exception's name is missing because the traceback is truncated. A launcher's traceback ends with the
+    # launcher's own summary.
     if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
@@ -329,7 +330,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
 
 
 def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether the name and the message of an exception match those that a page gives for a place.
+    """Return whether an exception has the name and the message that a page specifies for a place.
 
     If the traceback is truncated, the name is unknown, and the frames are sufficient.
     """
@@ -430,7 +431,7 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge equal exceptions of several ranks into one record each, and sort the records by time."""
+    """Merge equal exceptions of several ranks into one record, and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
     for counted in seen:
         groups.setdefault(_kind_key(counted.raised), []).append(counted)

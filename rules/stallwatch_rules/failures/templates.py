@@ -1,8 +1,8 @@
 """Store the lines of one stream that match no rule: one entry for each template, with its count.
 
-To find the entry of a line, the line's digits and identifiers are removed (``masking.skeleton``). A table of
-a few hundred entries therefore covers logs of any length. The table keeps a checksum of each entry that it
-drops, so that lines of this template never count as new.
+To find the entry of a line, the line's digits and identifiers are removed (``masking.skeleton``). A table
+of a few hundred entries therefore covers logs of any length. The table keeps a checksum of each entry that
+it drops, so that later lines with the same template never count as new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LEVELS |= {"i": "info", "w": "warning", "e": "error"}
 
 _MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
 _NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
-# The level that a logger prints near the start of a line. Without it, the words of the line decide.
+# The level that a logger prints near the start of a line. If a line has no such level, its words determine
+# its level.
 _STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
@@ -95,7 +96,7 @@ class TemplateTable(msgspec.Struct):
             return
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
-        # If the entry of a template was dropped earlier, the template counts as old, and not as new.
+        # If the entry of a template was dropped earlier, the template does not count as new.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
@@ -118,7 +119,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop half of the entries: those whose lines have not occurred for the longest time."""
+        """Drop the half of the entries whose lines have not occurred for the longest time."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -135,7 +136,7 @@ def looks_like_message(text: str) -> bool:
 
 
 def level_of(text: str) -> Level:
-    """Return the level of a line from its logger prefix, or else from the words of the line."""
+    """Return the level of a line from its logger prefix, or from its words if the prefix has no level."""
     if (level := _stated_level(text)) is not None:
         return level
     if mentions_error(text):

@@ -35,8 +35,8 @@ LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Fai
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin in front of an exception group and its parts
 BOX = "│╭╰─┌└├┃"
-# In a box, a line of source code follows its line number, and a variable is in a second box. The text of an
-# exception has neither.
+# In a box, a line of source code follows a line number, and a variable is in an inner box. The text of an
+# exception has neither a line number nor an inner box.
 BOXED = lazy(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
 # The name of a class inside a function has the form ``train.<locals>.OddBatch``.
 FINAL = lazy(
@@ -74,8 +74,8 @@ _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# The level of a warning in the logger's prefix of a traceback's header. Such a failure did not end the
-# program.
+# A warning level in the logger's prefix of a traceback's header. A failure that is logged as a warning did
+# not end the program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
 # failed to start. The escape character of Ray's color codes may have been lost when the text was copied.
@@ -116,7 +116,7 @@ OTHER_MESSAGE = lazy(
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
 # Lines below an exception that are indented more than the exception are part of its message. Frames, marks
-# below source code, and progress bars are not.
+# below source code, and progress bars are not part of the message.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
 # If the exception has no message yet, text with a logger's prefix is not its message.
 OTHER_LOGGER = lazy(
@@ -139,7 +139,7 @@ def frame_in(text: str) -> Frame | None:
 
 
 def notebook_frame(text: str) -> Frame | None:
-    """Return the stack frame in a line of a notebook's traceback, or ``None`` if the line has none."""
+    """Return the stack frame in a line of a notebook's traceback, or ``None`` if there is none."""
     found = _NOTEBOOK_FRAME.match(text)
     if found is None or not (found["name"] or found["line"] or found["cell"]):
         return None
@@ -175,7 +175,7 @@ MAX_MESSAGE = 1000
 FOREIGN_LINES = 30
 MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
-#: maximum number of lines after a bare "XError: …" line; with more lines, it does not count
+#: maximum number of lines after a bare "XError: …" line; if more lines follow, the bare line does not count
 BARE_LINES_AFTER = 6
 #: Python prints the place of these exceptions above their names. Without a place, they refer to code that a
 #: program tried to parse.
@@ -294,7 +294,7 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether a line, as the next line, would be quoted source code rather than a message.
+        """Return whether a line would be quoted source code, and not a message, if it came next.
 
         Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and a variable's value in a
         box.
@@ -455,7 +455,7 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            # the exception has no message, and another logger printed this line
+            # The exception has no message if another logger printed this line.
             if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
@@ -477,7 +477,7 @@ class TracebackReader:
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
-            # In an excerpt that begins with a frame, the extra margin indents all lines.
+            # If an excerpt begins with a frame, the frame's extra indentation is a margin of all lines.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
             introduced_as: Setting = "ignored" if ignored else "main"
             self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)

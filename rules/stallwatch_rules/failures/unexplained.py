@@ -142,7 +142,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return, for each source with enough steps, the number of the line with the first step.
+    """Return the number of the line with the first step, for each source with enough steps.
 
     Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.
@@ -238,8 +238,8 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     Other runs get new lines and a note only if their log ends with an error, or if a baseline does not
-    contain some of their lines. They get neither if ``ended`` is True. In this case, the caller knows the
-    run's end from other evidence, or the run is still being watched.
+    contain some of their lines. If ``ended`` is True, they get no new lines and no note. In this
+    case, the caller knows the run's end from other evidence, or the run is still being watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -1,14 +1,14 @@
 """Parse the records in which container runtimes and log collectors store log text, its time, and its stream.
 
 Kubernetes' CRI records and Docker's JSON records contain a text, its time, and its stream. They also show
-whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB and
-writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
+whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB
+and writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
 similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services,
 journald's ``-o json``, and loggers that write JSON use different keys for the text: ``message``, ``msg``,
 ``log``, ``line``, ``textPayload``. Their records also contain a time, a level, or the origin of the line. A
-JSON object without any of these is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
-0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the step to all
-their records.
+JSON object without any of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3,
+"loss": 0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the
+step to all their records.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def may_be_json(text: str) -> bool:
     return text[:2] == '{"'
 
 
-#: Keys of the text in records of log collectors and loggers.
+#: Keys under which log collectors and loggers store the text of a record.
 TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
 _TIME_KEYS = (
     "time", "ts", "timestamp", "@timestamp", "asctime", "receiveTimestamp", "__REALTIME_TIMESTAMP",
     "datetime",
 )  # fmt: skip
 _OTHER_KEYS = ("level", "levelname", "severity", "lvl", "stream", "kubernetes", "container_name", "hostname")
-# every record of a log collector has at least one of these keys
+# Every record of a log collector has at least one of these keys.
 _RECORD_KEYS = frozenset((*_TIME_KEYS, *_OTHER_KEYS))
 _TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack_info")
 _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))

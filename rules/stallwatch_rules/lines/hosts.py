@@ -33,7 +33,7 @@ _NO_HOST = frozenset((
     "rdzv",
 ))  # fmt: skip
 _LETTERS = frozenset("nhcg")
-# Beginning of a line of NCCL, such as ``n3:4711:4711 [0] NCCL INFO …`` (NCCL 2.27, src/debug.cc).
+# Beginning of a line that NCCL prints, such as ``n3:4711:4711 [0] NCCL INFO …`` (NCCL 2.27, src/debug.cc).
 _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
@@ -63,7 +63,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost folder that is named after a host, or an empty string if none is."""
+    """Return the innermost folder that is named after a host, or an empty string if there is none."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -118,7 +118,7 @@ _LEAST = 3  # minimum number of hosts for which a numbering is derived
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering of hosts with these ranks, or ``None`` if they do not follow a numbering."""
+    """Return the numbering that the names and ranks of these hosts follow, or ``None`` if there is none."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

@@ -23,7 +23,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
 _MOST_LINES = 300  # maximum number of first lines to examine
-_BEGINNING = 64 * 1024  # number of bytes in which the first lines are searched
+_BEGINNING = 64 * 1024  # number of bytes that are searched for the first lines
 _PROBED = 12  # approximate number of lines from which candidates for the prefix are taken
 _LONGEST = 120  # maximum length of a prefix, in characters
 _NEARLY_ALL = 0.9  # minimum share of lines that must have the prefix
@@ -96,7 +96,7 @@ def time_in(lead: str) -> float | None:
 def certain_prefix(head: bytes) -> LinePrefix | None:
     """Return the prefix of nearly all lines if it is certain that the prefix is not part of the messages.
 
-    To make this certain, a line must have text after the prefix that never follows a logger's prefix.
+    The prefix is certain if, in some line, it precedes text that never follows a logger's prefix.
     """
     lines, leads = _examined(head)
     for lead in leads:
@@ -117,7 +117,7 @@ def likely_prefixes(head: bytes) -> list[LinePrefix]:
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
-# the two public functions are often called one after the other with the same text
+# The two public functions are often called one after the other with the same text.
 @functools.lru_cache(maxsize=2)
 def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = first_lines(head)
@@ -140,7 +140,7 @@ def first_lines(head: bytes) -> list[str]:
 
 
 def _as_utf8(head: bytes) -> bytes:
-    """Convert a text to UTF-8 with line feeds from any supported encoding and any line ends."""
+    """Convert a text in any supported encoding and with any line ends to UTF-8 with line feeds."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")

@@ -1,11 +1,11 @@
 """Find the rank that printed a line from launchers' prefixes, numeric labels, or file names.
 
-``srun --label`` puts only the task number in front of each line. Intel MPI's ``-prepend-rank`` uses a number
-in brackets. pdsh, with which DeepSpeed's launcher starts several nodes, uses the hostname. Much other text
-looks like these labels, so the labels of a source are learned from its first lines. For a file, they are
-learned before its lines are read. For a stream, the first few lines keep their labels. A task is a rank,
-unless each task is a launcher that starts the ranks of a node. In this case, the label is the number of the
-node.
+``srun --label`` puts only the task number in front of each line. Intel MPI's ``-prepend-rank`` uses a
+number in brackets. DeepSpeed's launcher uses pdsh to start several nodes, and pdsh puts the hostname in
+front of each line. Other text often looks like these labels, so the labels of a source are learned from its
+first lines. For a file, they are learned before its lines are read. For a stream, the first few lines keep
+their labels. A task is a rank, unless each task is a launcher that starts the ranks of a node. In this
+case, the label is the number of the node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
 # Prefixes of Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", of SkyPilot's tasks, and of vLLM's workers
 # "(VllmWorker rank=3 pid=7)".
 _RAY = lazy(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
-# the number after SkyPilot's ", rank=" is that of a node
+# The number after SkyPilot's ", rank=" is the number of a node.
 _RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")
 _REPEATED = lazy(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
 _JOURNALD = lazy(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
@@ -39,7 +39,7 @@ _JOURNALD_ISO = lazy(
 )
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
-# pdsh's prefix, but only before a rank's prefix
+# The prefix of pdsh, if a rank's prefix follows it.
 _HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")
 # Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog. Only the numbers in process group 0 are
 # global ranks.
@@ -81,7 +81,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
 def _prefix_of(text: str) -> re.Match[str] | None:
     """Match the prefix of a launcher.
 
-    The rank is the only group that matches, if the prefix contains a rank.
+    If the prefix contains a rank, exactly one group matches. This group contains the rank.
     """
     first = text[:1]
     found = None
@@ -109,12 +109,12 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
-_SURE_TASKS = 4  # minimum number of labeled lines to accept labels as task numbers, if tasks from 0 alternate
+_SURE_TASKS = 4  # minimum number of lines to accept labels as task numbers, if tasks from 0 on alternate
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
-# The start of a line with the label of a task or host. Quote marks or other marks of pasted text may precede
-# the label. The start of a container's record also matches: a time with a "T".
+# The start of a line with the label of a task or host. Quote marks or other marks of pasted text may
+# precede the label. The pattern also matches the start of a container's record, which is a time with a "T".
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
-_ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # text of a launcher's command, JSON, or terminal codes
+_ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # text in a launcher's command, JSON, and terminal codes
 _OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
 # A line with metrics: a step or an iteration follows the label.
 _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
@@ -148,7 +148,7 @@ _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # maximum number of characters of a command to search
 # minimum number of consecutive lines with the names of a few hosts to accept these names as labels
 _SURE_HOSTS = 20
-_BEGINNING = 64 * 1024  # number of bytes in which the first label is searched
+_BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
 # maximum number of lines to search, because a launcher labels either all lines or no lines
 _FIRST_LINES = 1000
 
@@ -156,7 +156,7 @@ _FIRST_LINES = 1000
 def may_have_labels(head: bytes) -> bool:
     """Return whether the lines of a text can have labels, according to its beginning.
 
-    Most texts have none.
+    Most texts have no labels.
     """
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
@@ -171,7 +171,7 @@ class TaskLabels:
         self._lines = 0
         self._numbered = False
         self._of_nodes = False  # True if the labels belong to tasks that are not ranks
-        self._processes: dict[int, str] = {}  # task → process ID in the task's first line from NCCL
+        self._processes: dict[int, str] = {}  # process ID in each task's first line from NCCL
         self._numbers: list[int] = []
         self._message = False  # True if one of the labeled lines in ``_numbers`` does not contain metrics
         self._hosts: set[str] = set()
@@ -180,8 +180,8 @@ class TaskLabels:
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
         """Learn the labels of a source from its first lines.
 
-        If the lines of the source are ``alike``, no later line is searched for labels once these lines are
-        sufficient.
+        If the lines of the source are ``alike`` and these first lines are sufficient evidence, no later
+        line is searched for labels.
         """
         ahead = TaskLabels()
         for text in texts:
@@ -341,8 +341,8 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
-# `%x-%j-%t.out`: the job's name, the job, and the task. `slurm-17_4.out` of a job array belongs to a separate
-# run, and a date is not a job.
+# `%x-%j-%t.out`: the job's name, the job's ID, and the task's number. `slurm-17_4.out` of a job array
+# belongs to a separate run, and a date is not a job's ID.
 _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
 
 

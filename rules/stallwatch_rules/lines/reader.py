@@ -63,7 +63,7 @@ class LineReader:
         self.rank = rank
         self.cut = 0  #: number of lines longer than MAX_LINE
         self.bytes = 0  #: number of bytes read so far
-        # the first bytes, as long as it is unknown whether they are a byte order mark
+        # the first bytes, until it is known whether they are a byte order mark
         self._head: bytes | None = b""
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, shortened to at most MAX_LINE + 1 bytes
@@ -75,7 +75,7 @@ class LineReader:
         self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        # the last time of any rank, for the parsing of timestamps without a year
+        # The latest time from any rank. It is needed to parse timestamps without a year.
         self._near: float | None = None
         self._zoned = False  # True if the last timestamp in a line had a time zone
         self.contained = False  #: True if at least one line was a container record
@@ -138,7 +138,7 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip bytes of the source with this number of line ends, and return the lines that were incomplete.
+        """Skip bytes that contain ``ends`` line ends, and return the lines that the skipped bytes cut off.
 
         The bytes read before must end with a complete segment, or inside a line longer than ``MAX_LINE``. The
         rest of such a line is skipped. A partial record does not continue after the skipped bytes.
@@ -206,7 +206,7 @@ class LineReader:
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
         if b"\0" in data:  # holes in a truncated file consist of null bytes
             data = data.replace(b"\0", b"")
-        # to erase its progress bar, Keras prints one backspace for each character of the bar
+        # To erase its progress bar, Keras prints one backspace for each character of the bar.
         if b"\b" in data:
             data = data.replace(b"\b", b"\r")
         out: list[Line] = []
@@ -354,13 +354,14 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        # All lines have the prefix's clock. The timestamps after the prefix may be in different time zones.
+        # The timestamps in the prefix are from the same clock in all lines. The timestamps after the prefix
+        # may be in different time zones.
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned
         if when is None:
             when = time_of_line(bare, self._near)
-            # the timestamp of a journal is part of the removed prefix
+            # A journal's timestamp is part of the removed prefix.
             if when is None and len(bare) < len(text):
                 when = time_of_line(text, self._near)
             if when is not None:

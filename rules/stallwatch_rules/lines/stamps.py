@@ -37,7 +37,7 @@ _NAMED = lazy(  # timestamp of syslog, dmesg -T, and date
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
-# The hour is tested after the colon, because Python searches for a colon faster.
+# The hour is tested after the colon, because Python's search for a colon is faster.
 _ZONED = lazy(r":(?<=\d\d:)\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
 CANCELLED = "CANCELLED AT"  #: text before the time in slurmstepd's last message
 _CANCELLED = lazy(  # from Slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
@@ -56,7 +56,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line or in slurmstepd's message about a canceled job, if any."""
+    """Return the time at the start of a line or in slurmstepd's message about a canceled job, or ``None``."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -104,7 +104,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return by how many seconds the end of daylight saving time set a clock back between two times."""
+    """Return the seconds by which the end of daylight saving time set back a clock between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -112,7 +112,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours of a day that the clock may skip or repeat."""
+    """Return the starts of the hours that the clock may skip or repeat on the day of ``moment``."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):

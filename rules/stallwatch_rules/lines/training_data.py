@@ -13,7 +13,8 @@ _NAMES = (
     r"|examples?|generat(?:ed|ions?)|predictions?|references?|ground[ _]truth|user|assistant|human|gpt"
     r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
 )
-#: A name of data, followed only by a separator: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``.
+#: The name of a kind of training data with only a separator after it: ``prompt: …``, ``[rank0] Response 3:
+#: …``, ``[INPUT] …``.
 _NAMED = lazy(
     rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
     rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
@@ -25,8 +26,8 @@ _RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
-#: Keys that loggers use. A record with such a key, and without a second name of data, belongs to the log. For
-#: example, a record of loguru begins with "text".
+#: Keys that loggers use. A record with such a key belongs to the log if it has fewer than two keys of
+#: training data. For example, a record of loguru begins with "text".
 _LOGGED = lazy(
     r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
 )

@@ -25,7 +25,7 @@ _INTERLEAVED = lazy(
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
-# A message after a progress bar that ends with its own numbers, as bars of Lightning do. If more metrics
+# A message that follows a progress bar whose brackets contain metrics, as in Lightning. If more metrics
 # follow the bar, the line is not split.
 _BEHIND_POSTFIX = lazy(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
@@ -40,7 +40,7 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Split a line that several processes wrote into the text of each process. Most lines have one text."""
+    """Split a line that several processes wrote into the text of each process. Most lines have one writer."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -69,7 +69,7 @@ def _may_be_interleaved(text: str) -> bool:
 
 
 COLON = "："
-#: typographic character on a web page → character that the program printed
+#: characters that programs print, keyed by the typographic characters that replace them on web pages
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
@@ -79,7 +79,7 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: maximum number of lines into which one string is split
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# A person who types this colon also types the name. "value error：0.02" is a metric.
+# A person who types this colon also types the name of the exception. "value error：0.02" is a metric.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
@@ -99,7 +99,7 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def with_plain_quotes(text: str) -> str:
-    """Replace the quotes and spaces of web pages with those that programs print."""
+    """Replace typographic quotes and spaces from web pages with the characters that programs print."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:

@@ -40,7 +40,7 @@ def language_of(name: str) -> str:
 
 @cache
 def templates(language: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in ``en`` or ``zh``. Raise ``FileNotFoundError`` if it is unknown."""
+    """Return an area's templates in ``en`` or ``zh``. Raise ``FileNotFoundError`` for an unknown area."""
     text = (_HERE / language / f"{area}.json").read_bytes()
     return from_json(text, dict[str, str])
 
@@ -78,7 +78,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def contains_message(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages, possibly in the words of version 0.1."""
+    """Return whether a text is or contains one of these messages, including the wording of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:

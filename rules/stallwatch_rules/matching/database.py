@@ -27,7 +27,7 @@ class DatabaseStore:
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
         """Return the hyperscan database of these patterns and texts.
 
-        The numbers of texts follow those of patterns.
+        The numbers of the texts in the database follow the numbers of the patterns.
 
         Raise ``hyperscan.error`` if the database cannot be compiled.
         """
@@ -70,7 +70,7 @@ def _load(content: bytes) -> Any:
 def _processor() -> str:
     """Return the features of this processor.
 
-    A compiled database works only on processors with all of them.
+    A compiled database works only on processors with all of these features.
     """
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:

@@ -23,7 +23,7 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: Part of each digest, because another version of the package can produce another result.
+#: Part of each digest, because another version of the package can produce a different result.
 MADE_BY = f"stallwatch {__version__}"
 
 
@@ -38,7 +38,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file atomically. Only this user can read it."""
+    """Write a file atomically. Only the user of this process can read the file."""
     folder = path.parent
     with contextlib.suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def load_or_make(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the cached result for these inputs (``parts``), or else create and store the result.
+    """Load the cached result for these inputs (``parts``), or create and store the result.
 
     If ``folder`` is ``None``, nothing is loaded or stored. A digest of the inputs and the code replaces the
     ``*`` in ``name``. Of the files with such a name, only the newest ``most`` files are kept.

@@ -1,14 +1,15 @@
-"""Find the lines that a pattern may match, with fixed texts that every match of the pattern contains.
+"""Find the lines that a pattern may match by searching for fixed texts that its matches contain.
 
 Searching for fixed texts is faster than searching for patterns. For example, every match of ``RuntimeError:
 (?:CUDA|HIP) error: out of memory`` contains the text ``error: out of memory``. Hyperscan searches in one pass
 for the texts of many patterns, and for the few patterns without such a text. The matcher tries a pattern only
 on lines that contain the pattern's text.
 
-Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these match.
-Therefore, a text is shortened so that its last bytes are rare: many words end like ``failed to initialize``,
-but few end like ``failed to initializ``. The shortened texts occur on hardly more lines, and the search is a
-fifth faster (2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s with 1,000 patterns).
+Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these eight bytes
+match. Therefore, a text is shortened so that its last bytes are rare: many words end like ``failed to
+initialize``, but few end like ``failed to initializ``. The shortened texts occur on hardly more lines, and
+the search takes about a fifth less time (2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s
+with 1,000 patterns).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return texts of which every match of a pattern contains at least one.
+    """Return fixed texts such that every match of a pattern contains at least one of them.
 
     Return ``None`` if these texts would be too short, too common, or too many.
     """
@@ -132,7 +133,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
     """Return the rarest set of alternative texts in a sequence of operations.
 
-    Every match of the sequence contains at least one text of each set.
+    Every match of the sequence contains at least one text of the returned set.
     """
     found: list[Literals] = []
     run = Literal("")
@@ -220,7 +221,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index of the fixed texts of many patterns. It shows to which patterns each text belongs."""
+    """Index of the fixed texts of many patterns. It maps each text to its patterns."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class LiteralIndex:
     ) -> None:
         """Index additional texts (``words``) and all patterns except those whose numbers are in ``without``.
 
-        The numbers of hits of additional texts follow those of ``owners``.
+        A hit of an additional text has a number after the last index of ``owners``.
         """
         table = disk_cache.load_or_make(
             store.folder,
@@ -244,8 +245,8 @@ class LiteralIndex:
         )
         #: numbers of the patterns that are searched for directly because they have no fixed text
         self.rest = table.rest
-        #: For each number of a hit, either the pattern from ``rest``, or all patterns that have the text of
-        #: the hit.
+        #: Pattern numbers for each hit number: one pattern from ``rest``, or all patterns that share the
+        #: text that was found.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:

@@ -45,9 +45,10 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         hits = [(index.owners[number], end) for number, end in zip(*index.hits(data), strict=True)]
         if not hits:
             return set()
-        # The end offset of each line. A match usually ends in the line in which it begins. However, a negated
-        # class can match newlines. A match can then also end in a later line, for which it is not confirmed.
-        # Hyperscan reports every possible end of a match, so the hits also contain the end in the first line.
+        # The end offset of each line. A match usually ends in the line in which it begins. However, a
+        # negated class can match newlines, so a match can also end in a later line. This later line is not
+        # confirmed. Hyperscan reports every possible end of a match, so the hits also contain the end in
+        # the first line.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
@@ -72,7 +73,7 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
         for index, text in enumerate(texts):
-            # the result is None if no pattern matches
+            # The result is None if no pattern matches.
             numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()
             found.update((index, number) for number in numbers)
         return found
@@ -150,7 +151,7 @@ class Matcher:
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the rules that match lines, considering only the patterns with these numbers."""
+        """Return the rules that match lines. Only the patterns with these numbers are used."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _KEPT = 4  #: maximum number of cached catalogues
 
 _PACKS = files("stallwatch_rules") / "packs"
-# pages in these folders need both languages
+# Pages in these folders must be in both languages.
 _PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))
 
 

@@ -3,11 +3,13 @@
 A fix can start with conditions in braces, separated by semicolons. It is shown only if no condition fails.
 The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
-* ``in verl, openrlhf``: one of these frameworks of ``failures/frameworks.json`` printed the log
-* ``tried > total``: the first captured number is larger; both numbers may have units of memory
+* ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
+* ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured;
+  both numbers may have units of memory
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
-* ``rank unknown``: the rank for which the others wait is unknown, and the fix only finds this rank
+* ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this
+  rank
 * ``else``: none of the conditional fixes directly before this fix is shown
 
 ``stallwatch rules new`` writes placeholders that the author must replace. ``stallwatch rules check`` reports
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
-# Fixes whose condition cannot be decided come last, except fixes with one of these conditions.
+# Fixes with a condition that cannot be evaluated come last, except fixes with one of these conditions.
 _ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
@@ -41,7 +43,7 @@ _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Facts about a run that decide which fixes of a page are shown."""
+    """Facts about a run that determine which fixes of a page are shown."""
 
     #: ID of a framework in ``failures/frameworks.json``; empty if no framework was recognized
     framework: str = ""
@@ -191,7 +193,7 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
 
 
 def without_search(fixes: Sequence[Text]) -> list[Text]:
-    """Remove the fixes that only help to find the rank for which the others wait."""
+    """Remove the fixes that only help to find the rank for which the other ranks wait."""
     return [fix for fix in fixes if not has(fix, *_SEARCHES)]
 
 

@@ -90,7 +90,7 @@ class _Front(msgspec.Struct, frozen=True, kw_only=True):
 
     #: the rule fires if one of these patterns matches; empty if the rule is inferred from facts about the run
     patterns: list[str]
-    fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the patterns of the page
+    fragments: dict[str, str] = {}  #: texts that replace ``${name}`` in the page's patterns, keyed by name
     unless: list[str] = []  #: the rule does not fire on a line that one of these patterns matches
     emitted_by: list[EmittedBy] = []
     raised_in: list[RaisedIn] = []  #: code whose exceptions belong to the page if no pattern matches
@@ -106,9 +106,9 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: patterns of which at least one must match a line of the same source and rank
+    requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
-    said_by: list[ExceptionOrigin] = []  #: stack frames to which exceptions with common texts are restricted
+    said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
     probe: str | None = None
     references: list[str] = []
 
@@ -123,7 +123,7 @@ class Extension(_ExtensionFront, frozen=True, kw_only=True):
     path: str
     fires: list[str]  #: samples of one or several lines on which the rule must fire
     quiet: list[str]  #: samples on which the rule must not fire
-    fires_at: list[int] = []  #: for each sample, the number of the line with the opening fence
+    fires_at: list[int] = []  #: number of the line with the opening fence of each sample
     quiet_at: list[int] = []
     long_at: list[int] = []  #: numbers of the lines that contain patterns longer than ``LONGEST``
 
@@ -168,10 +168,10 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
     """Read a page or an extension of a page. Errors are the same as in ``parse_page``.
 
-    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use it if they compile the
-    patterns of all pages together.
+    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
+    the patterns of all pages together.
     """
-    # imports YAML, which is not needed if the pages are cached
+    # The module imports YAML, which is not needed if the pages are cached.
     from stallwatch_rules.pages import frontmatter
 
     matter = frontmatter.split(text, path)
@@ -303,7 +303,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, fragments: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the expanded patterns, and the reason why one of them cannot be used, if there is one."""
+    """Return the expanded patterns. If one of the patterns cannot be used, also return the reason."""
     try:
         texts = expand(pattern, fragments)
     except FragmentError as error:

@@ -51,7 +51,7 @@ _REQUIRED = {
 
 _CHINESE = ("zh", *_ZH_HEADINGS.values())
 
-# function that receives the parts of a problem: line, message, remedy
+# function that receives the parts of a problem: line, message, and remedy
 _Report = Callable[[int, str, str], None]
 
 _HEADING = lazy(r"#{1,3} .*")
@@ -159,7 +159,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: the words after the opening fence, the inner lines, and all lines with the fences."""
+    """A fenced block: the words after the opening fence, the inner lines, and all lines, fences included."""
 
     line: int
     ticks: str

@@ -1,4 +1,4 @@
-"""Check that regular expressions of rules need linear time, match within one line, and are fast to find.
+"""Check that regular expressions of rules take linear time, match within one line, and allow fast searches.
 
 A fragment is a part that several patterns share. A pattern refers to it by its name, as in
 ``${retry_words}``. Fragments are defined in ``stallwatch_rules/fragments/*.yaml``. They are inserted when a
@@ -101,9 +101,9 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
     """Return a database in block mode for the patterns. The ID of a pattern is its position.
 
-    ``texts`` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters is
-    ignored. The IDs of texts follow those of patterns. One pass for both patterns and texts is a third faster
-    than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
+    ``texts`` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters
+    is ignored. The IDs of the texts follow the IDs of the patterns. One pass for both patterns and texts is
+    a third faster than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
     """
     expressions = [widened_pattern(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -135,7 +135,7 @@ _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])
 COUNTED = 16
 
 
-# each pattern is used several times when a catalogue is compiled or loaded
+# Each pattern is used several times when a catalogue is compiled or loaded.
 @functools.lru_cache(maxsize=8192)
 def widened_pattern(pattern: str) -> str:
     r"""Return a pattern for hyperscan that matches the same lines as `pattern` and possibly other lines.

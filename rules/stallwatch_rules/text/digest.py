@@ -62,7 +62,7 @@ def span_of(run: Sequence[str]) -> str:
 
 
 def name_runs(names: Iterable[str]) -> list[list[str]]:
-    """Return names in natural order, in groups in which the numbers of the names are consecutive."""
+    """Return names in natural order, grouped so that the numbers in each group are consecutive."""
     series: dict[str, list[tuple[int, str]]] = {}
     for name in sorted(set(names), key=natural_order):
         number = _LAST_NUMBER.search(name)
@@ -86,7 +86,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
     """Split a duration into one or two numbers with units.
 
-    A duration below ten seconds keeps three digits.
+    A duration below ten seconds has at most three significant digits.
     """
     if 0 < seconds < 0.0995:
         return [(f"{seconds * 1000:.2g}", "ms")]
@@ -179,7 +179,7 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 def parse_iso(time: str) -> float:
     """Convert an ISO 8601 time from Stallwatch's records to Unix seconds.
 
-    Without a zone, it is a UTC time.
+    A time without a zone is in UTC.
     """
     moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot parse a ``Z``
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,4 +1,4 @@
-"""Convert lines to the places that reports contain, with ISO times and shortened texts."""
+"""Convert log lines to the ``Place`` records of reports, with ISO times and shortened texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def iso(time: float | None, *, zoned: bool = True) -> str | None:
 
 
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
-    """Return a log line in the form in which reports show it, with limited length.
+    """Return a log line as reports show it, with limited length.
 
     ``find`` returns the offset of the part of a long text that must stay visible.
     """

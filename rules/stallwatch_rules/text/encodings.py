@@ -31,7 +31,7 @@ def decode_foreign(raw: bytes) -> str:
     if _mostly_sound(marked):
         return marked
     possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
-    # random bytes are not valid in either encoding
+    # Random bytes are not valid in either encoding.
     return possible.get(_foreign_encoding(raw), marked) if possible else marked
 
 
@@ -89,8 +89,8 @@ _CONTROL = bytes(set(range(32)) - set(b"\0\t\n\r\x07\x08\x0b\x0c\x1b"))
 def looks_binary(head: bytes) -> bool:
     """Return whether the first bytes of a file show that the file is not a text file.
 
-    Data is still text if it contains null bytes (holes in truncated logs) or control characters, or if it has
-    another encoding.
+    Data is still text if it contains null bytes (holes in truncated logs) or control characters, or if its
+    encoding is not UTF-8.
     """
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return False

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-#: Errors of decoders for bytes that are not valid JSON: they have the wrong form, are not UTF-8, or are
-#: nested too deeply.
+#: Errors that decoders raise for bytes that are not valid JSON. Such bytes have the wrong form, are not
+#: UTF-8, or are nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-MAX_DEPTH = 100  #: maximum nesting of containers; functions that process containers recurse as deeply
+MAX_DEPTH = 100  #: maximum nesting of containers; it also limits the recursion of functions that process them
 MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions of values
 _LONGEST_WHOLE = 20  # maximum number of characters of a 64-bit integer
 

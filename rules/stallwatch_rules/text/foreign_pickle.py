@@ -1,6 +1,6 @@
 """Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling.
 
-The reader accepts only those opcodes of ``pickletools`` (Python's standard library, pickletools.py) that
+The reader accepts only the opcodes of ``pickletools`` (Python's standard library, pickletools.py) that
 create numbers, texts, lists, tuples, and dictionaries. torch writes such pickles (2.13,
 torch/csrc/jit/serialization/pickler.cpp). An opcode that names a class, calls a function, or refers to an
 external object is rejected before its argument is read.
@@ -62,7 +62,7 @@ class _Machine:
     def __init__(self, stream: io.BytesIO) -> None:
         self.stream = stream
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # for each open mark, the stack before it
+        self.below: list[list[Any]] = []  # the stack before each open mark
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:

@@ -167,7 +167,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # a site's pattern may contain text that is not valid UTF-8
+    # A site's pattern may contain text that is not valid UTF-8.
     return pattern.encode("utf-8", "surrogatepass")
 
 
@@ -194,7 +194,7 @@ class _Engine:
             end = data.find(b"\n", hit.end())
             line = start
             while end >= 0 and self.keys.search(data[line:end]) is not None:
-                # the short last line of a key follows a long line
+                # The short last line of a key follows a long line.
                 line, end = end + 1, data.find(b"\n", end + 1)
             end = len(data) if end < 0 else end
             parts += data[done:start], self._masked_line(data[start:end], homes, found)
@@ -354,7 +354,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 def _owner(name: bytes) -> bytes | None:
     """Return the owner of a token or key according to its name, such as ``hf`` for ``hf_token``.
 
-    The result is empty if the name does not contain an owner. It is ``None`` if the name is that of a
+    The result is empty if the name does not contain an owner. It is ``None`` if the name belongs to a
     password or a similar secret.
     """
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
