@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MOST_THREADS = 64  #: maximum number of threads whose stacks are reported
 INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
-# NCCL has its own flight recorder and dump function. The second function reads the recorder of gloo, even in
-# a torch version that provides both functions (2.8).
+# NCCL has its own flight recorder and dump function. `_dump_fr_trace_json` reads the recorder of gloo, even
+# in a torch version that provides both functions (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
