@@ -217,7 +217,8 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process has reported anything, not counting the parent that forked it."""
+        """Return whether this process has reported anything. Reports by its parent before a fork do not
+        count."""
         return self._ring is not None
 
     @_in_turn
@@ -292,7 +293,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Write the last step's record if it is missing, before values of the next step are stored."""
+        """Before values of the next step are stored, write the record of the last step if it is missing."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -358,7 +359,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` the probe of this process, which no agent watches."""
+    """Make `probe` the probe of this process. The process must not have an agent."""
     global _current
     current()
     _current = probe

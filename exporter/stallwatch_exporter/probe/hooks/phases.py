@@ -79,7 +79,7 @@ class PhaseTracker:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._notice_step()
         self._end_save()
-        # Set only by training; after the first step, another thread can save.
+        # Only training sets the thread, because another thread can save after the first step.
         self.thread = threading.get_ident()
         self._evaluated = False
         phase = "train" if self._begun else "init"
