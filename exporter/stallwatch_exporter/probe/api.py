@@ -217,8 +217,7 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process has reported anything. Reports by its parent before a fork do not
-        count."""
+        """Return whether this process has reported anything, excluding its parent's reports before a fork."""
         return self._ring is not None
 
     @_in_turn

@@ -39,7 +39,7 @@ class ForwardPasses:
         self._turn = _thread.allocate_lock()  # acquired without waiting, so that no step is delayed
 
     def begin(self) -> None:
-        """Start or extend the counting; called on each query by the agent."""
+        """Start or extend the counting. The probe calls this method on each query from the agent."""
         self._until = time.monotonic() + MOST_SECONDS
         if self._turn.acquire(False):
             try:

@@ -8,8 +8,8 @@ monotonic clock. An answer contains the greatest number so far and is new enough
 handles a real-time signal that is otherwise unused. It needs no lock, and writes to a separate file.
 
 A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
-because it closes descriptors and resets signal handlers. The agent checks for this before it sends the
-signal.
+because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
+checks that the handler still exists.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal from the agent if Python code now handles it.
+        """Stop offering the signal to the agent if Python code now handles the signal.
 
         This sampler returns no values.
         """
@@ -119,10 +119,10 @@ class Answerer:
 
     def _wait(self) -> None:
         try:
-            # Block all signals in this thread, so that the training's threads receive them.
+            # Block all signals in this thread, so that the program's own threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-            # The training can close descriptors that it does not know. Then the descriptor's number can be
-            # used for another file.
+            # The training program can close descriptors that it did not open. The descriptor's number can
+            # then refer to another file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (

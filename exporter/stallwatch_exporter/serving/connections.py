@@ -39,9 +39,9 @@ class Peer:
 class BoundedServer(ThreadingMixIn, HTTPServer):
     """Server with at most `most` connections; a new client replaces the client that has been idle longest.
 
-    The head of a request, including the TLS handshake, must arrive within `seconds`. The same limit applies
-    to each piece of a body or a response, which has at most `piece` bytes. The limit for all pieces together
-    is `whole` seconds.
+    The head of a request, including the TLS handshake, must arrive within `seconds`. A body or a response
+    is transferred in pieces of at most `piece` bytes. The limit of `seconds` also applies to each piece,
+    and all pieces together must be transferred within `whole` seconds.
     """
 
     daemon_threads = True
@@ -119,7 +119,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
     def shutdown(self) -> None:
         """End the server's loop."""
         with contextlib.suppress(OSError):
-            # Wakes the loop on Linux; elsewhere, the loop ends at its next poll.
+            # This call wakes the loop on Linux. On other systems, the loop ends at its next poll.
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 

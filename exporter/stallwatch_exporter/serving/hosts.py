@@ -90,7 +90,7 @@ def refusal_of(
 
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
-    """Return the valid names in the form that `pattern_of` returns."""
+    """Return the valid names, each in the form that `pattern_of` returns."""
     return frozenset(filter(None, map(pattern_of, names)))
 
 

@@ -131,7 +131,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened; the query of a rank needs that many."""
+    """Raise `OSError` if fewer than `count` files can be opened; querying a rank requires that many."""
     opened: list[int] = []
     try:
         while len(opened) < count:

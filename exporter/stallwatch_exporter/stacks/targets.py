@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """Error if no rank can be queried. `key` and `parameters` identify a message of the command line."""
+    """Raised if no rank can be queried. `key` and `parameters` identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)

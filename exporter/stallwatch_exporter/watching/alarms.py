@@ -34,7 +34,8 @@ GATHER_SECONDS = 2.0
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
 _ENDING_AT_MOST = 30.0  # maximum wait in seconds, because restarted ranks can fail again and prolong it
-#: A loss that is not finite is fatal only if no finite loss follows in time; several in a row warn earlier.
+#: Seconds to wait by rule: a loss that is not finite is fatal only if no finite loss follows in this time.
+#: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
@@ -58,7 +59,7 @@ class Pending:
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the due matches, or all matches, with their rules."""
+        """Remove and return the matches that are due (or all if `everything`), each with its rule."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -79,7 +80,7 @@ class Pending:
 _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, to ignore a single slow step
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # maximum steps for which an alarm about slow steps waits for a slow rank
+_COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
 _COMPARED_SECONDS = 60.0  # maximum seconds of this wait
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
@@ -154,7 +155,7 @@ class Alarms:
                 self._raise(rule, severity, diagnosis, finding, now, match)
 
     def judged(self, diagnosis: Diagnosis, now: float) -> None:
-        """Update the incidents from a new diagnosis of a running run."""
+        """Update the incidents from a new diagnosis while the run continues."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
@@ -396,7 +397,7 @@ class Alarms:
         place = finding.first if finding else None
         line = match.line if match else None
         shown: list[Text] = [line.text] if line else [place.text] if place else []
-        # use the values of the diagnosis, so that notifications and pages agree
+        # Use the values of the diagnosis, so that notifications and pages agree.
         where = _progress(diagnosis.progress, place.step if place else None)
         where["rank"] = line.rank if line else None
         if place is not None and place.rank is not None:
@@ -491,7 +492,7 @@ def _evidence(
 
 
 def _progress(progress: Progress, step: int | None = None) -> IncidentUpdate:
-    """Return the fields about the run's progress, at the step at which the problem began if it is known."""
+    """Return the fields about the run's progress, as of the step at which the problem began, if known."""
     last = step is None or step == progress.last_step
     return {
         "step": progress.last_step if last else step,

@@ -39,12 +39,12 @@ _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # minimum number of matches of a rule since the last progress
-_MORE = 3  # minimum ratio to the largest earlier count between two signs of progress
+_MORE = 3  # minimum ratio of this count to the largest earlier count between two signs of progress
 _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance. Each is a sign of life, because the main thread draws it."""
+    """Find progress bars that advance. An advance is a sign of life, because the main thread draws bars."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total

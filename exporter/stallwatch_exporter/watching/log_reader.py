@@ -24,7 +24,7 @@ HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
 LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after that time
 REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
-_COPYING = 1 / 3  # fraction of these seconds for copying; with a busy CPU, reading the end takes seconds
+_COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
@@ -62,7 +62,7 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: true after the command ended, when silence does not mean a stall
+        self.ended = False  #: true after the command has ended, because silence is then not a stall
 
     def round(self) -> None:
         """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
@@ -135,8 +135,8 @@ class LogReader:
     ) -> None:
         """Start the thread that reads the output.
 
-        After the end, /metrics stays open for `linger` seconds. `endings` counts OOM kills. `stop_requested`
-        returns whether a signal has requested the end of the command.
+        After the run ends, /metrics stays open for `linger` seconds. `endings` counts OOM kills.
+        `stop_requested` returns whether a signal has requested the end of the command.
         """
         self._stop_requested = stop_requested
         self._open_agent = open_agent

@@ -27,8 +27,8 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: Seconds for which a rank must be missing before it is reported. Normally, the ranks of a run end in less
-#: time, and a launcher ends or restarts the other ranks in less time. The Prometheus alert adds no further
+#: Seconds for which a rank must be missing before it is reported. Within this time, all ranks of a run
+#: normally end, or a launcher ends or restarts the other ranks. The Prometheus alert adds no further
 #: delay.
 GONE_SECONDS = 15.0
 
@@ -40,7 +40,7 @@ class LostRank(msgspec.Struct, frozen=True):
     """Rank whose process ended while other ranks continue."""
 
     rank: int
-    since: float  #: Unix seconds since which the rank has been missing
+    since: float  #: time at which the rank was first missing (Unix seconds)
     step: int | None = None  #: last step that the rank reported
     well: bool = False  #: true if the rank reported an end without an error
     badly: bool = False  #: true if the rank reported an end with an error
@@ -51,7 +51,8 @@ class LostRank(msgspec.Struct, frozen=True):
 class RankExits:
     """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
 
-    If a rank exits with 0, its launcher does not end the other ranks, which wait for it until a timeout.
+    If a rank exits with code 0, its launcher does not end the other ranks. These ranks then wait for the
+    ended rank until a timeout.
 
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
     rank is not gone if it ended before the other ranks started, as a preparatory script with a rank's number
@@ -191,7 +192,7 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the missing ranks, unless `held`, which means that a stall or the run's end reports them."""
+        """Report the missing ranks, unless `held` is true because a stall or the run's end reports them."""
         if not gone and not self.reported:
             return
         step, total = tracker.last_step, tracker.total_steps

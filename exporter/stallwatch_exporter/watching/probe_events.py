@@ -118,7 +118,7 @@ class ProbeExceptions:
     def unlogged_lines(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the tracebacks that the log does not show, of the due exceptions or of all exceptions."""
+        """Return the tracebacks of the due exceptions (all if `everything`) that the log does not show."""
         due = [waiting for waiting in self._waiting if everything or now - waiting[0] >= WAIT_SECONDS]
         if not due:
             return []

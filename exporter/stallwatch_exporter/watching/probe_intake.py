@@ -42,7 +42,7 @@ WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its
 class ProbeIntake:
     """Process the events of the ranks' probes, then their records.
 
-    `warned` receives each new warning, and `on_repaired` the rule of each fixed fault.
+    `warned` receives each new warning. `on_repaired` receives the rule of each fixed fault.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ProbeIntake:
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
+        self._unprobed_since: float | None = None  # start of the logged steps while no rank has a ring
         self._probe_known = is_replay(command)  # a probe was found, or its absence is reported or expected
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0

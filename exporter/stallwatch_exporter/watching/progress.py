@@ -19,7 +19,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
 _COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; only snapshots use forwards
-_LATE = 5.0  #: if a step is logged this many seconds after the ranks' last step, it counts something else
+_LATE = 5.0  #: a step that is logged this many seconds after the ranks' last step counts something else
 _SILENT = 30.0  #: after this many seconds without reports, ranks may have lost their probes; use the log
 
 

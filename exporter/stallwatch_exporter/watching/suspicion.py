@@ -18,14 +18,14 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: maximum seconds from the start of a snapshot for which a stall waits for its result
+EVIDENCE_SECONDS = 2.0  #: maximum seconds to wait for the result of a snapshot before a stall is reported
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
 _AGAIN = 1 / 6  # interval between later snapshots as a fraction of the floor; at least 1/20 of the quiet time
 _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take snapshots of the ranks when they are due, and pass the ruling on them to the stall watch."""
+    """Take snapshots of the ranks when they are due, and pass the resulting ruling to the stall watch."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
