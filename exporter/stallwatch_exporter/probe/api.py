@@ -96,7 +96,8 @@ class Probe:
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         # The list contains one item, which represents the turn. A caller takes the item without waiting. If
-        # the item is already taken, the call is only counted. This is as atomic as a lock, and cheaper.
+        # the item is already taken, the call is only counted. Taking the item is as atomic as a lock, and
+        # faster.
         self._turn = [True]
 
     def clock(self) -> float:

@@ -88,7 +88,7 @@ class Reading:
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # Without `detach`, torch would print a warning in the training's output if the tensor needs
+            # Without `detach`, torch would print a warning in the program's output if the tensor needs
             # gradients.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()

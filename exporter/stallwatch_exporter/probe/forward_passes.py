@@ -67,7 +67,7 @@ class ForwardPasses:
     def end(self) -> None:
         """Restore the original ``__call__``, unless other code has replaced it in the meantime."""
         if not self._turn.acquire(False):
-            return  # the other thread restores it, or the next step calls `end` again
+            return  # another thread is restoring it, or the next step calls `end` again
         try:
             ours, self._ours = self._ours, None
             self._probe.stop_counting = None

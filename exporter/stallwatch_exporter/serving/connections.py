@@ -193,7 +193,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; on a reused connection, its deadline starts with its first byte."""
+        """Wait for a request. On a reused connection, its deadline is set when its first byte arrives."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)

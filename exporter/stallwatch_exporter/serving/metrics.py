@@ -227,7 +227,8 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the steps up to this step were already counted, possibly with other step numbers.
+        If `counted` is true, the steps up to this step were already counted, but may have had other
+        numbers.
         """
         if step is not None:
             before = self._steps_at

@@ -238,7 +238,8 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        # Read the events before the records, because the events name the modules that the records count.
+        # Read the events before the records, because the records only count invalidations, and
+        # the events name the modules.
         events = list(self._probing.events())
         for event in events:
             self.folder.append_event(event)

@@ -54,7 +54,7 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due, or infinity; matches wait longer if `ending`."""
+        """Return the seconds until a match is due, or infinity; if `ending` is true, matches wait longer."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -313,7 +313,7 @@ class Alarms:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
             self._book.fail(reported, now, rule, **death)
-        else:  # a reported finding says more than a diagnosis without a cause
+        else:  # a reported finding is more useful than a diagnosis without a cause
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 

@@ -119,7 +119,7 @@ class CheckpointWatch:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
         self._looks: list[_Look] = []  # checks in progress, oldest first
-        self._known: dict[Key, str] = {}  # rules of the faults that were returned
+        self._known: dict[Key, str] = {}  # rules of the faults that `look` has returned
         self._repaired: list[str] = []
         self._error: Exception | None = None
 

@@ -1,7 +1,7 @@
 """Find signs of life in the log of a quiet run, and known messages that repeat.
 
-`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life
-under three conditions. First, the line mentions batches, files, or similar units, or a position out of a
+`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life if
+it meets three conditions. First, the line mentions batches, files, or similar units, or a position out of a
 total. Second, lines with the same template have occurred twice before in the same quiet period. Third, an
 integer in these lines has grown both times. Numbers that only follow the clock (``waited 20 s``), counts of
 attempts (``retry 3``), and messages that also occur regularly while the run trains are not signs of life.

@@ -102,7 +102,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> int:
-        """Read only the end of each stream, and copy the output before it; return the number of copied lines.
+        """Read only the end of each stream, copy the preceding output, and return the number of copied lines.
 
         When `in_time()` is false, drop the output that was not copied yet, except for its end.
         """

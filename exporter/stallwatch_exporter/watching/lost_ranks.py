@@ -55,11 +55,11 @@ class RankExits:
     ended rank until a timeout.
 
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
-    rank is not gone if it ended before the other ranks started, as a preparatory script with a rank's number
-    does. A rank is also not gone if its launcher restarted the other ranks and continues without it, or if
-    its process was never seen. Once any rank has completed a step, only ranks with steps are considered,
-    because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob), and the launcher
-    waits for the other hosts when its ranks are gone.
+    rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
+    the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
+    without it, or if its process was never seen. Once any rank has completed a step, only ranks with steps
+    are considered, because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob),
+    and the launcher waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class RankExits:
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()  # ranks that ended without an error while others ran
-        self._ends: dict[int, list[float]] = {}  # by rank: times at which the rank ended in this program
-        self._others_then: dict[int, dict[int, int]] = {}  # by rank: steps of the other ranks when it ended
+        self._ends: dict[int, list[float]] = {}  # times at which each rank ended in this program
+        self._others_then: dict[int, dict[int, int]] = {}  # steps of the others when a rank ended, by rank
         self._beside: dict[int, frozenset[Path]] = {}  # other processes when each rank was last seen
         self._down_since: dict[int, float] = {}
 

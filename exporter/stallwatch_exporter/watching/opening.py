@@ -169,7 +169,7 @@ def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
     """Return the shift in seconds that makes the file's last timestamp equal to its modification time.
 
-    The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
+    The result never moves the last timestamp past `now`, because a file server's clock can be ahead.
     """
     modified = tailer.modified
     try:

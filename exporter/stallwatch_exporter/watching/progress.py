@@ -165,7 +165,10 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank pauses training; before its first step, only until another rank steps."""
+        """Return whether the rank pauses training.
+
+        Before its first step, the rank pauses training only until another rank makes a step.
+        """
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:

@@ -82,8 +82,8 @@ class Suspicion:
         """Handle the end of a quiet period, and learn how long waits at its call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # If a stall ended by itself, the next stall at its call site is reported after 1.5 times its
-            # duration.
+            # If a stall ended by itself, the next stall at the same call site is reported after 1.5 times
+            # the duration of the first stall.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)

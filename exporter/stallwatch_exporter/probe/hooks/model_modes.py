@@ -24,7 +24,7 @@ _MOST_MODELS = 64
 # Maximum number of observed lookups for submodules; they take some milliseconds in total.
 _MOST_WITHIN = 20_000
 _SWITCHES = INDEX["switches"]
-# Names of the arguments, which are the same in overriding methods.
+# Names of the arguments by method. A method that overrides one of these methods has the same arguments.
 _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 
 

@@ -30,7 +30,7 @@ _MOST_TRAININGS = 100  # maximum number of training runs in one process
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch optimizers, through the hook of ``torch.optim.optimizer``, and memory."""
+    """Watch memory, and watch optimizers through the hook of ``torch.optim.optimizer``."""
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
