@@ -84,13 +84,15 @@ class Probe:
         #: Samplers, which the probe calls about once a second, within a step. Each sampler returns the values
         #: of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
+        #: Number of saves and their longest duration in seconds, by caller.
+        self.saves: dict[str, tuple[int, float]] = {}
         self._folder = folder
         self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses`; called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
-        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
+        #: True if a launcher set the rank of this process.
+        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ
         # Start time of the next record's first step, and number of the step before it.
         self._begun_at, self._begun_with = NAN, 0.0
         self._written_at = self._sampled_at = 0.0

@@ -54,7 +54,7 @@ class ForwardPasses:
         cls = module.Module
         function = vars(cls).get("__call__")
         if isinstance(function, (NoticedMethod, _CountedCall)):
-            return  # set by other code, or by the process that forked this process
+            return  # other code, or the parent process before the fork, has replaced the method
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0

@@ -71,7 +71,7 @@ class RankCopies:
     ) -> None:
         self.folder = folder
         self.lost = 0  #: number of pieces that could not be written
-        self.gaps: list[Gap] = []  #: times of the missing pieces, in steady time
+        self.gaps: list[Gap] = []  #: periods with missing pieces, in steady time
         self.files: set[str] = set()  #: files that have been written to, relative to the folder
         self._named: set[str] = set()  # files that were written to or have buffered records
         self._redact = redact
@@ -81,7 +81,7 @@ class RankCopies:
         self._streams: dict[str, _Stream] = {}
         self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
-        self._stuck = ""  # reason for the last failed write; the next flush tries again
+        self._stuck = ""  # reason why the last write failed; the next flush tries again
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()

@@ -410,7 +410,7 @@ def by_start(
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
-    ended: dict[str, float] = {}  # end of the last agent on each host
+    ended: dict[str, float] = {}  # end time of the last agent on each host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
         is_up = info.started_at <= ended.get(info.host_in_run, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:

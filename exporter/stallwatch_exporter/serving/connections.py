@@ -27,7 +27,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
-        self.deadline: float | None = deadline  #: ``None`` while the server works for the client
+        self.deadline: float | None = deadline  #: ``None`` while the server handles a request
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
         """End the connection; with `SHUT_RD`, only if its thread is waiting for a request."""

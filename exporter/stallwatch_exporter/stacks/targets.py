@@ -40,7 +40,7 @@ class NoTargetError(Exception):
 class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
-    run: str  #: empty if the user gave a process ID
+    run: str  #: label of the run; empty if the user gave a process ID
     command: int | None  #: process whose descendants can be ranks; ``None`` if it has ended
     rings: Path | None  #: folder of the ranks' rings; ``None`` if the ranks have no probe
 

@@ -95,7 +95,7 @@ class Alarms:
         # Maps a rule to the rule that replaces it once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
-        self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
+        self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
         self.ending = False  #: true if a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
         self._warnings = Pending()  # first matches of rules that predict a failure

@@ -22,7 +22,7 @@ from stallwatch_rules.text.digest import counted
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
-LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after that time
+LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after `FINISH_SECONDS`
 REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
 _COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
@@ -36,7 +36,7 @@ _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from the last lines
+Judge = Callable[[Sequence[str]], Ending]  # determines the command's ending from the last lines
 
 
 class AgentLoop:
@@ -216,7 +216,7 @@ class LogReader:
                 if copied := loop.leave(lambda: time.monotonic() < self._copy_until):
                     lines = counted(copied, "line")
                     self._notice(f"no time to analyze {lines} before the end: the copies contain them")
-            except Exception as error:  # for example, a brief lack of memory; the agent must continue
+            except Exception as error:  # for example, a temporary lack of memory; the agent must continue
                 if not had_error:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 had_error = True

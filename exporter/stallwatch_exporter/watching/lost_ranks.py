@@ -71,7 +71,7 @@ class RankExits:
         self._ended: set[int] = set()  # ranks that ended without an error while others ran
         self._ends: dict[int, list[float]] = {}  # times at which each rank ended in this program
         self._others_then: dict[int, dict[int, int]] = {}  # steps of the others when a rank ended, by rank
-        self._beside: dict[int, frozenset[Path]] = {}  # other processes when each rank was last seen
+        self._beside: dict[int, frozenset[Path]] = {}  # other processes that ran when each rank was last seen
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:

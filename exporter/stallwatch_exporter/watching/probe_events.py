@@ -83,7 +83,7 @@ class Invalidations:
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        new = int(total - before if total >= before else total)  # smaller after a restart of the rank
+        new = int(total - before if total >= before else total)  # the total restarts with the rank
         if new <= 0:
             return None
         unnamed = Match(TRACE_CACHE, Line("trace cache invalidated", SOURCE, 0), {})
@@ -163,7 +163,7 @@ def _lines(event: Event, number: int) -> list[Line]:
     return [line_of(event, number, each) for each in [*text, *message[1:]]]
 
 
-_NO_SYNC = "deepspeed-no-sync-incompatible"  #: applies only if gradients are accumulated
+_NO_SYNC = "deepspeed-no-sync-incompatible"  #: rule that applies only if gradients are accumulated
 
 
 def versions_in(event: Event) -> dict[str, str]:

@@ -77,7 +77,7 @@ class ProbeIntake:
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
         self._up: set[int] = set()  # ranks with a running process
         self._gone: set[int] = set()  # ranks whose process has ended
-        self._paced_at: dict[int, int] = {}  # last step with processed times, by rank
+        self._paced_at: dict[int, int] = {}  # last step whose times were processed, by rank
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """Process the events since the last call, in their order in ``events.jsonl``."""

@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after another; this is a single sign of life
+        if alive and not changed:  # a phase that ranks enter one after another is a single sign of life
             self._advanced(record.time)
 
     def _stepped(

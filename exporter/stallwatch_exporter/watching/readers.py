@@ -65,7 +65,7 @@ class Readers:
     def __init__(self) -> None:
         self.local_ranks: Sequence[int] = ()  #: ranks on this host; see ``LineReader``
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, PrefixLearning] = {}  # sources that have just started
+        self._learning: dict[str, PrefixLearning] = {}  # learning states of sources that have just started
         self._held = 0  # bytes kept for sources that have just started
 
     def __len__(self) -> int:

@@ -105,7 +105,7 @@ class Suspicion:
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks may show its end
         newest = HostSnapshot(self._looked_at or now, found.answers)
-        self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
+        self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
         start = self._settings.stall_start_seconds
         spell = QuietPeriod(
             phase=state.phase,

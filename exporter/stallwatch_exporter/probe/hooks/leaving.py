@@ -28,7 +28,7 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority of our finalizer: multiprocessing runs it after the finalizers of the program
+_LAST = -100  # priority of the probe's finalizer, which multiprocessing runs after the program's finalizers
 
 
 def install(_: Any, probe: Probe) -> None:

@@ -24,7 +24,7 @@ def install(_: Any, probe: Probe) -> None:
     import warnings  # the interpreter loads this module at startup
 
     if probe.is_rank:
-        probe.add("warnings", 0.0)  # zero warnings so far, which differs from unknown
+        probe.add("warnings", 0.0)  # the count is zero, which differs from an unknown count
 
     before = getattr(warnings, "_showwarnmsg_impl", None)
     if before is not None:

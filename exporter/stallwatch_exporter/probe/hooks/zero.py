@@ -95,7 +95,7 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._suspects: dict[Any, str] = {}  # modules in evaluation mode at the start of the pass, with paths
+        self._suspects: dict[Any, str] = {}  # paths of modules in evaluation mode when the pass began
         self._place = ""
         self._armed = False
         self._reported = 0
