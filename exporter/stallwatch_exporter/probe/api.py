@@ -1,4 +1,4 @@
-"""Write the values that hooks and users report for each step of a process to the ring.
+"""Write to the ring the values that hooks and users report for each step of a process.
 
 The probe stores each step and count in the ring's draft immediately. It writes at most one record per
 ``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It

@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, immediately or once its device has computed it. Can raise any error."""
+        """Store a number in a field, now or once its device has computed it. This can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -115,7 +115,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last copied tensor once it is available, otherwise ``None``."""
+        """Return the number of the last copied tensor once it is available; otherwise, return ``None``."""
         if self._event is None or not self._event.query():
             return None
         self._event = None

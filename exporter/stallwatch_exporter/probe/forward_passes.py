@@ -77,7 +77,7 @@ class ForwardPasses:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Return the seconds until the counting ends, and end it when due; ``None`` if it is not active."""
+        """Return the seconds until the counting ends, or end it if due; ``None`` if it is not active."""
         if self._ours is None:
             return None
         left = self._until - time.monotonic()

@@ -5,7 +5,8 @@ agent writes a number, and the thread answers with the state of the process (see
 the collectives comes last. Several agents can query at the same time, because their numbers come from the
 monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
-handles a real-time signal that is otherwise unused. It needs no lock, and writes to a separate file.
+handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
+separate file.
 
 A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
 because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
@@ -77,7 +78,7 @@ class Answerer:
         self._identity = _identity(self._pipe)
         self._poll = select.poll()
         self._poll.register(self._pipe, select.POLLIN)
-        # Not a Thread object, because other code could count or join it.
+        # Do not use a Thread object, because other code could count or join it.
         _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:

@@ -291,7 +291,7 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append an incident's change, which this agent reported to users, to ``run-incidents.jsonl``.
+        """Append to ``run-incidents.jsonl`` a change of an incident that this agent reported to users.
 
         The call waits only briefly, so that an unresponsive disk does not delay the reports of other hosts.
         """

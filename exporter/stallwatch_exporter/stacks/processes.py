@@ -1,4 +1,4 @@
-"""Read the state, the waits, the processor time, and the children of a process.
+"""Read a process's state, waits, processor time, and children.
 
 The functions read files in Linux's ``/proc`` (proc(5)). If a file is unreadable, the result is a default,
 such as ``None``.

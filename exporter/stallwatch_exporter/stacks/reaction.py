@@ -257,7 +257,7 @@ class Response:
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, unanswered: str) -> None:
-        """Report once why no rank could be queried at a stall, if `unanswered` is not empty."""
+        """Report once why no rank could be queried during a stall, if `unanswered` is not empty."""
         if unanswered and not self._explained:
             self._explained = True
             self._notice(unanswered)

@@ -77,7 +77,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Skip all but the last `size` bytes of a file not yet read; return the number of skipped bytes."""
+        """Skip an unread file except for its last `size` bytes; return the number of skipped bytes."""
         if (fd := self._opened()) is None:
             return 0
         try:

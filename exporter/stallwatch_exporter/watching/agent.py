@@ -68,7 +68,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """Set up the agent; with `joining`, incidents go to the run's member instead of `sinks`."""
+        """Set up the agent. With `joining`, the run's member receives the incidents instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -327,7 +327,7 @@ class Agent:
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines that were passed through unread so far."""
+        """Record the total number of lines so far that were passed on but not read."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:

@@ -1,7 +1,7 @@
 """Decide which stalls, findings, and endings of a run become incidents.
 
-The module reads no logs and no clocks. To limit noise, notices, harmless findings, launchers' summaries, and
-repeated errors of other ranks do not open incidents while the run is running.
+The module reads no logs and no clocks. To limit noise, notices, harmless findings, launchers' summaries,
+and repeated errors of other ranks do not open incidents while the run continues.
 """
 
 from __future__ import annotations

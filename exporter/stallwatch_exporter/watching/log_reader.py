@@ -1,4 +1,4 @@
-"""Read the output of a command in a separate thread, while the output is also passed on."""
+"""Read a command's output for the agent in a separate thread, independently of passing the output on."""
 
 from __future__ import annotations
 

@@ -141,14 +141,14 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with 0 without a report (``os._exit(0)``), if other ranks failed."""
+        """Return the ranks that exited with code 0 without a report (``os._exit(0)``), if others failed."""
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return the missing ranks, each with the time at which it was first noticed.
+        """Return the missing ranks, each with the time at which its absence was first noticed.
 
         Return ``None`` if no rank that is expected to continue is running.
         """

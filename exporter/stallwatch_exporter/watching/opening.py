@@ -142,10 +142,10 @@ _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its 
 def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple[Diagnosis, int, float]:
     """Pass the existing content of the files to the agent as history.
 
-    If `shifted`, move the timestamps of each file so that its last timestamp is its modification time. If an
-    earlier agent with the same name has counted some of the content, the agent reads that content but does
-    not count it again. Return the diagnosis so far, the number of omitted bytes, and the largest shift of
-    timestamps, in seconds.
+    If `shifted` is true, move the timestamps of each file so that its last timestamp is its modification
+    time. If an earlier agent with the same name has counted some of the content, the agent reads that
+    content but does not count it again. Return the diagnosis so far, the number of omitted bytes, and the
+    largest shift of timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0

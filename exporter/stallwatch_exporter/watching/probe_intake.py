@@ -40,7 +40,7 @@ WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its
 
 
 class ProbeIntake:
-    """Process the events of the ranks' probes, then their records.
+    """Process the events and then the records of the ranks' probes.
 
     `warned` receives each new warning. `on_repaired` receives the rule of each fixed fault.
     """
@@ -214,7 +214,7 @@ class ProbeIntake:
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints; `pids` are the processes that can still write them."""
+        """Check the announced checkpoints; `pids` identifies the processes that can still write them."""
         self._report(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)

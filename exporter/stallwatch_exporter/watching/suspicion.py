@@ -65,7 +65,7 @@ class Suspicion:
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether the run may soon be stalled in training, judged without stacks."""
+        """Return whether the run may soon be stalled in training, without considering the stacks."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 

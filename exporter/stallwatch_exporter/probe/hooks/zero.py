@@ -46,7 +46,7 @@ RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
 _ALWAYS = 3  # number of an engine's first backward passes to examine; later, only the 4th, 8th, 16th, …
 _REDUCTIONS = ("Sum", "Mean")
-#: Prefixes of the names of arithmetic nodes, which the graph of a loss contains above its terms.
+#: Prefixes of the names of the arithmetic nodes that combine the terms of a loss in its graph.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
@@ -168,7 +168,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters, which checks a sample of each engine's losses."""
+    """Observer of the engines that checks a sample of the losses for sums over partitioned parameters."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
