@@ -1,6 +1,6 @@
-"""Observe a rank from inside its process with the standard library and the training's own modules only.
+"""Observe a rank from inside its process, with only the standard library and the program's own modules.
 
-``bootstrap/sitecustomize.py`` loads the probe under the name ``stallwatch_probe``, because Stallwatch may not
-be installed in the Python of the training. ``import stallwatch`` loads the probe as this package. Therefore,
-the modules of the probe use relative imports and support Python 3.8 and later.
+``bootstrap/sitecustomize.py`` loads the probe under the name ``stallwatch_probe``, because Stallwatch may
+not be installed in the training program's Python environment. ``import stallwatch`` loads the probe as this
+package. Therefore, the modules of the probe use relative imports and support Python 3.8 and later.
 """

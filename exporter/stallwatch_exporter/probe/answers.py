@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 MOST_THREADS = 64  #: maximum number of threads whose stacks are reported
 INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
-# NCCL has its own flight recorder and dump function. The second function reads the recorder of gloo, even in
-# a torch version that provides both functions (2.8).
+# NCCL has its own flight recorder and dump function. `_dump_fr_trace_json` reads the recorder of gloo, even
+# in a torch version that provides both functions (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
-MOST_NAMES = 4  #: maximum number of names of a group
+MOST_NAMES = 4  #: maximum number of names that are reported for one group
 MOST_RANKS_BYTES = 192 << 10  #: maximum size of the rank lists of all groups as text, in bytes
 # Modules whose global variables contain the process groups of a parallel layout (Megatron-core 0.15,
 # DeepSpeed 0.19.8). The pipeline module contains the grid of a pipeline.
@@ -40,7 +40,7 @@ MOST_TASKS = 64
 _MOST_COROUTINES = 40  # maximum number of coroutines of one task
 _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
-_UNNAMED = re.compile(r"Task-\d+$")  # asyncio's default names contain a counter, which differs between ranks
+_UNNAMED = re.compile(r"Task-\d+$")  # default task names contain a counter, which differs between ranks
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
 # Methods of a data loader's iterator that wait for workers.
 _WAITS = ("_try_get_data", "_get_data", "_next_data")
@@ -133,10 +133,10 @@ def _place(frame: FrameType) -> list[Any]:
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
     """Return the tasks of a thread's event loop, starting with the tasks that the program awaits.
 
-    While all tasks wait, the thread's own stack shows only the event loop. The function reads local variables
-    of asyncio by the names of Python 3.8 to 3.14 (``asyncio/runners.py``, ``base_events.py``).
-    ``Runner.run`` has ``self._loop`` and ``task`` (since 3.11), earlier versions of ``run`` have ``loop``,
-    and ``run_until_complete`` has ``future``.
+    While all tasks wait, the thread's own stack shows only the event loop. To find the tasks, the function
+    reads local variables of asyncio by the names that Python 3.8 to 3.14 use (``asyncio/runners.py``,
+    ``base_events.py``): ``self._loop`` and ``task`` in ``Runner.run`` (since 3.11), ``loop`` in earlier
+    versions of ``run``, and ``future`` in ``run_until_complete``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
@@ -255,7 +255,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # this torch has other attributes, or the group is destroyed
+        except Exception:  # this torch version has other attributes, or the group was destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -318,7 +318,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # this torch has no such recorder, or was built without the backend
+        except Exception:  # this torch version has no such recorder, or was built without the backend
             continue
         entries = [entry for entry in recorder.get("entries", ()) if not entry.get("retired")]
         status = recorder.get("pg_status", {})

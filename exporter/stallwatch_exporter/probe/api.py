@@ -1,4 +1,4 @@
-"""Write the values that hooks and users report for each step of a process to the ring.
+"""Write to the ring the values that hooks and users report for each step of a process.
 
 The probe stores each step and count in the ring's draft immediately. It writes at most one record per
 ``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It
@@ -84,19 +84,22 @@ class Probe:
         #: Samplers, which the probe calls about once a second, within a step. Each sampler returns the values
         #: of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
+        #: Number of saves and their longest duration in seconds, by caller.
+        self.saves: dict[str, tuple[int, float]] = {}
         self._folder = folder
         self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses`; called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
-        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
+        #: True if a launcher set the rank of this process.
+        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ
         # Start time of the next record's first step, and number of the step before it.
         self._begun_at, self._begun_with = NAN, 0.0
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         # The list contains one item, which represents the turn. A caller takes the item without waiting. If
-        # the item is already taken, the call is only counted. This is as atomic as a lock, and cheaper.
+        # the item is already taken, the call is only counted. Taking the item is as atomic as a lock, and
+        # faster.
         self._turn = [True]
 
     def clock(self) -> float:
@@ -217,7 +220,7 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process has reported anything, not counting the parent that forked it."""
+        """Return whether this process has reported anything, excluding its parent's reports before a fork."""
         return self._ring is not None
 
     @_in_turn
@@ -292,7 +295,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Write the last step's record if it is missing, before values of the next step are stored."""
+        """Before values of the next step are stored, write the record of the last step if it is missing."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -358,7 +361,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` the probe of this process, which no agent watches."""
+    """Make `probe` the probe of this process. The process must not have an agent."""
     global _current
     current()
     _current = probe

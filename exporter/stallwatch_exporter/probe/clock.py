@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-TYPE_CHECKING = False  # importing `typing` costs more than this module
+TYPE_CHECKING = False  # importing `typing` takes longer than importing this module
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, immediately or once its device has computed it. Can raise any error."""
+        """Store a number in a field, now or once its device has computed it. This can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -88,7 +88,7 @@ class Reading:
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # Without `detach`, torch would print a warning in the training's output if the tensor needs
+            # Without `detach`, torch would print a warning in the program's output if the tensor needs
             # gradients.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
@@ -115,7 +115,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last copied tensor once it is available, otherwise ``None``."""
+        """Return the number of the last copied tensor once it is available; otherwise, return ``None``."""
         if self._event is None or not self._event.query():
             return None
         self._event = None

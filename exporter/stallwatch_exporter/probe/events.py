@@ -42,7 +42,7 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event. Of the events with the same `key`, write only the 1st, 10th, 100th, and so on."""
+        """Write an event. For a repeated `key`, write only the 1st, 10th, 100th event, and so on."""
         try:
             return self._write(kind, key, about)
         except Exception:  # a full disk or invalid text must not affect the training

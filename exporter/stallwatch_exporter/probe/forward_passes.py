@@ -39,7 +39,7 @@ class ForwardPasses:
         self._turn = _thread.allocate_lock()  # acquired without waiting, so that no step is delayed
 
     def begin(self) -> None:
-        """Start or extend the counting; called on each query by the agent."""
+        """Start or extend the counting. The probe calls this method on each query from the agent."""
         self._until = time.monotonic() + MOST_SECONDS
         if self._turn.acquire(False):
             try:
@@ -54,7 +54,7 @@ class ForwardPasses:
         cls = module.Module
         function = vars(cls).get("__call__")
         if isinstance(function, (NoticedMethod, _CountedCall)):
-            return  # set by other code, or by the process that forked this process
+            return  # other code, or the parent process before the fork, has replaced the method
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0
@@ -67,7 +67,7 @@ class ForwardPasses:
     def end(self) -> None:
         """Restore the original ``__call__``, unless other code has replaced it in the meantime."""
         if not self._turn.acquire(False):
-            return  # the other thread restores it, or the next step calls `end` again
+            return  # another thread is restoring it, or the next step calls `end` again
         try:
             ours, self._ours = self._ours, None
             self._probe.stop_counting = None
@@ -77,7 +77,7 @@ class ForwardPasses:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Return the seconds until the counting ends, and end it when due; ``None`` if it is not active."""
+        """Return the seconds until the counting ends, or end it if due; ``None`` if it is not active."""
         if self._ours is None:
             return None
         left = self._until - time.monotonic()

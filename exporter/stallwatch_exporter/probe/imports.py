@@ -1,4 +1,4 @@
-"""Install hooks for libraries after the training itself has imported them.
+"""Install hooks for libraries after the training program itself has imported them.
 
 This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a finder,
 which Python asks for each module that is not imported yet. The finder finds no modules, but checks which
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # avoids importing `typing`, which would cost each Python process more than the rest
+TYPE_CHECKING = False  # avoids importing `typing`, which would cost each process more time than this module
 if TYPE_CHECKING:
     from typing import Any
 
-#: Module to wait for → hooks, as ``<module of hooks>.<function>``. A hook is called with this module and the
-#: probe.
+#: Hooks as ``<module of hooks>.<function>``, keyed by the module to wait for. A hook is called with that
+#: module and the probe.
 HOOKS = {
     "torch.optim.optimizer": ("torch.install", "leaving.install", "warnings.install"),
     "torch._tensor": ("losses.install",),
@@ -36,10 +36,10 @@ HOOKS = {
 
 _VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClient", "generate", "rollout"))
 
-#: Module → tuples of class, name, and phase that a call begins, for ``hooks.phases``. The class is "" for a
-#: function of the module itself. "train" ends any phase. The names are those of transformers 4.40 to 5.23,
-#: DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM, and ms-swift 3. Missing names are
-#: skipped.
+#: Tuples of a class, a function, and the phase that a call of the function begins, keyed by module, for
+#: ``hooks.phases``. The class is "" for a function of the module itself. "train" ends any other phase. The
+#: names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to
+#: 1.16, vLLM, and ms-swift 3. Missing names are skipped.
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "transformers.trainer": (
         ("Trainer", "training_step", "train"),
@@ -67,8 +67,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # Code may have imported the functions `save` and `load` themselves. These functions first call their
-    # planner, which is observed instead.
+    # If a program imports the functions `save` and `load` by name, their lookups cannot be observed. These
+    # functions first call their planner, which is observed instead.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),

@@ -70,7 +70,7 @@ LASTING = (
 #: In this order, the fields that hooks set in most steps share a cache line, and the fields ``loss`` to
 #: ``skipped_steps``, which ``Probe.step`` sets, are adjacent.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-#: Names; the field ``phase`` is an index.
+#: Names of the phases; the field ``phase`` contains an index into this tuple.
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")
 
 
@@ -101,7 +101,7 @@ def record_struct(fields: Sequence[str]) -> struct.Struct:
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the page of the header, with all counters at zero."""
+    """Return the header page of the file, with all counters at zero."""
     page = bytearray(HEADER_SIZE)
     names = "\n".join(header.fields).encode()
     if len(names) > DRAFT_AT - _NAMES_AT or DRAFT_AT + header.record_size > HEADER_SIZE:

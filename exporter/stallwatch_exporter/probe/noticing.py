@@ -1,6 +1,6 @@
 """Observe lookups of a method, or assignments to an attribute, without adding a frame to the stack.
 
-A function that wraps another function appears in every traceback through it, so a failing training would
+A function that wraps another function appears in every traceback through it, so a failing program would
 print different output. Instead, this module installs descriptors. Python calls a descriptor when code looks
 up the method, just before the call, and the descriptor returns the original method.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # importing `typing` costs more than this module
+TYPE_CHECKING = False  # importing `typing` takes longer than importing this module
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 

@@ -5,11 +5,12 @@ agent writes a number, and the thread answers with the state of the process (see
 the collectives comes last. Several agents can query at the same time, because their numbers come from the
 monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
-handles a real-time signal that is otherwise unused. It needs no lock, and writes to a separate file.
+handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
+separate file.
 
 A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
-because it closes descriptors and resets signal handlers. The agent checks for this before it sends the
-signal.
+because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
+checks that the handler still exists.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Answerer:
         self._identity = _identity(self._pipe)
         self._poll = select.poll()
         self._poll.register(self._pipe, select.POLLIN)
-        # Not a Thread object, because other code could count or join it.
+        # Do not use a Thread object, because other code could count or join it.
         _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:
@@ -94,7 +95,7 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal from the agent if Python code now handles it.
+        """Stop offering the signal to the agent if Python code now handles the signal.
 
         This sampler returns no values.
         """
@@ -119,10 +120,10 @@ class Answerer:
 
     def _wait(self) -> None:
         try:
-            # Block all signals in this thread, so that the training's threads receive them.
+            # Block all signals in this thread, so that the program's own threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-            # The training can close descriptors that it does not know. Then the descriptor's number can be
-            # used for another file.
+            # The training program can close descriptors that it did not open. The descriptor's number can
+            # then refer to another file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (

@@ -60,7 +60,7 @@ class Gap(msgspec.Struct):
 
 
 class RankCopies:
-    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, which writes at most `max_bytes`."""
+    """Writer that stores at most `max_bytes` in ``ranks/rank<N>.log`` and ``output.log`` in `folder`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RankCopies:
     ) -> None:
         self.folder = folder
         self.lost = 0  #: number of pieces that could not be written
-        self.gaps: list[Gap] = []  #: times of the missing pieces, in steady time
+        self.gaps: list[Gap] = []  #: periods with missing pieces, in steady time
         self.files: set[str] = set()  #: files that have been written to, relative to the folder
         self._named: set[str] = set()  # files that were written to or have buffered records
         self._redact = redact
@@ -81,7 +81,7 @@ class RankCopies:
         self._streams: dict[str, _Stream] = {}
         self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
-        self._stuck = ""  # reason for the last failed write; the next flush tries again
+        self._stuck = ""  # reason why the last write failed; the next flush tries again
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()
@@ -99,8 +99,8 @@ class RankCopies:
     ) -> None:
         """Add bytes that `source` printed to `stream`. If `rank` is given, all bytes are from this rank.
 
-        With `fresh`, the bytes do not continue the previous bytes. An unfinished line then ends before them.
-        `lost` is the number of lines before these bytes that are missing.
+        If `fresh` is true, the bytes do not continue the previous bytes, so an unfinished line ends before
+        the new bytes. `lost` is the number of missing lines before these bytes.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if lost:
@@ -132,7 +132,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write overdue unfinished pieces, or all of them if `everything`, and flush the buffer to disk."""
+        """Write overdue unfinished pieces (all if `everything` is true), and flush the buffer to disk."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):

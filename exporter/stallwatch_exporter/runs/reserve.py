@@ -1,4 +1,4 @@
-"""Write data safely even to a full disk: reserve a block in advance, and append data all or nothing."""
+"""Write data safely even to a full disk: reserve a block in advance, and never append data partly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reserve:
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append all of `data` to the file or nothing, because a partial line would also damage the next line."""
+    """Append `data` completely or not at all, because a partial line would also damage the next line."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)

@@ -22,16 +22,17 @@ LATE_SECONDS = 10.0
 #: The same limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
 #: Prometheus. It is longer than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
-#: Maximum seconds between a write of ``agent.json`` and the agent's next write of it (usually 5 s). A file
-#: that is newer than that was not written by the agent, but copied.
+#: Maximum seconds between two writes of ``agent.json`` by an agent (usually 5 s). If a log copy was
+#: modified more than this time after the time in ``agent.json``, the file was copied, and not written by
+#: the agent.
 _REWRITTEN_SECONDS = 10.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
     """Return the state of a run from its agent's record; ``stale`` if the agent has been silent too long.
 
-    `alive` specifies whether the agent is running, if this is known. With `answers`, the agent's metrics are
-    up to date, so the agent is not silent.
+    `alive` specifies whether the agent is running, if this is known. If `answers` is true, the agent's
+    metrics are up to date, so the agent is not silent.
     """
     if info.ended_at is not None:
         if info.ending is not None and info.ending.stopped and info.state != "failed":

@@ -51,7 +51,7 @@ SILENT_SECONDS = 300.0
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
-_UNSENT_SECONDS = 600.0  # seconds for which notifications can wait for an explanation or a lock
+_UNSENT_SECONDS = 600.0  # maximum seconds for which a notification can wait for an explanation or a lock
 _AWAITED_SECONDS = 86400.0
 _WRITE_SECONDS = 1.0  # maximum seconds to wait for a write, which is usually immediate
 _MOST_RUN_INCIDENTS = 1000
@@ -291,7 +291,7 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append an incident's change, which this agent reported to users, to ``run-incidents.jsonl``.
+        """Append to ``run-incidents.jsonl`` a change of an incident that this agent reported to users.
 
         The call waits only briefly, so that an unresponsive disk does not delay the reports of other hosts.
         """
@@ -364,7 +364,7 @@ def _identity(info: AgentInfo) -> tuple[object, ...]:
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Return the folder and newest record of each agent, newest agent first; include those in ``$TMPDIR``."""
+    """Return each agent's folder and newest record, newest agent first, including agents in ``$TMPDIR``."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -403,13 +403,14 @@ def by_start(
     """Group the agents of a job by start of the job, oldest first.
 
     The agents of one start run at the same time. An agent belongs to the next start if it began after the
-    previous agent of its host had ended. If its host had no agent, all other agents must have ended. An agent
-    also belongs to the next start if it began more than `within` seconds after the previous agent. A job
-    contains several starts only if it is identified by nothing but the user's name or the launcher's address.
+    previous agent of its host had ended. If its host had no previous agent, all other agents must have
+    ended. An agent also belongs to the next start if it began more than `within` seconds after the previous
+    agent. A job contains several starts only if the user's name or the launcher's address alone identifies
+    it.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
-    ended: dict[str, float] = {}  # end of the last agent on each host
+    ended: dict[str, float] = {}  # end time of the last agent on each host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
         is_up = info.started_at <= ended.get(info.host_in_run, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:
@@ -489,8 +490,9 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Return whether the agent still runs.
 
     If the agent's process ID belongs to this namespace, the function checks the process. A process ID from
-    another host, container, or boot can belong to any process here. Such an agent is considered lost after
-    `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the name of this host.
+    another host, container, or boot can belong to any process on this host. In this case, the agent is
+    considered lost after `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the
+    name of this host.
     """
     if info.ended_at is not None:
         return False
@@ -502,7 +504,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     now = time.time() if now is None else now
     if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
-    # A record of an older version has no namespace. For such a record, a process that matches is enough.
+    # A record of an older version has no namespace. For such a record, a matching process on this host is
+    # sufficient evidence.
     return here and not info.namespace and is_there(info.pid, up)
 
 

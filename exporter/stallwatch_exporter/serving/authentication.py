@@ -52,7 +52,7 @@ class Access:
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """Headers of a 401 response that name the accepted credentials; empty if no credentials apply."""
+        """Headers of a 401 response that name the accepted credentials; empty if none are configured."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')

@@ -27,7 +27,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
-        self.deadline: float | None = deadline  #: ``None`` while the server works for the client
+        self.deadline: float | None = deadline  #: ``None`` while the server handles a request
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
         """End the connection; with `SHUT_RD`, only if its thread is waiting for a request."""
@@ -39,9 +39,9 @@ class Peer:
 class BoundedServer(ThreadingMixIn, HTTPServer):
     """Server with at most `most` connections; a new client replaces the client that has been idle longest.
 
-    The head of a request, including the TLS handshake, must arrive within `seconds`. The same limit applies
-    to each piece of a body or a response, which has at most `piece` bytes. The limit for all pieces together
-    is `whole` seconds.
+    The head of a request, including the TLS handshake, must arrive within `seconds`. A body or a response
+    is transferred in pieces of at most `piece` bytes. The limit of `seconds` also applies to each piece,
+    and all pieces together must be transferred within `whole` seconds.
     """
 
     daemon_threads = True
@@ -119,7 +119,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
     def shutdown(self) -> None:
         """End the server's loop."""
         with contextlib.suppress(OSError):
-            # Wakes the loop on Linux; elsewhere, the loop ends at its next poll.
+            # This call wakes the loop on Linux. On other systems, the loop ends at its next poll.
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 
@@ -193,7 +193,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; on a reused connection, its deadline starts with its first byte."""
+        """Wait for a request. On a reused connection, its deadline is set when its first byte arrives."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)

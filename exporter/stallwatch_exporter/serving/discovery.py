@@ -19,7 +19,7 @@ from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_rules.files import open_private, replace
 
-_META = "__meta_stallwatch_"  # Prometheus drops labels that begin with two underscores after relabeling
+_META = "__meta_stallwatch_"  # after relabeling, Prometheus drops labels that begin with two underscores
 _MOST_BYTES = 64 * 1024
 
 

@@ -90,7 +90,7 @@ def refusal_of(
 
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
-    """Return the valid names in the form that `pattern_of` returns."""
+    """Return the valid names, each in the form that `pattern_of` returns."""
     return frozenset(filter(None, map(pattern_of, names)))
 
 
@@ -110,7 +110,7 @@ def pattern_of(name: str) -> str | None:
 
 
 def name_in(url: str) -> list[str]:
-    """Return the host name of an address as a list of one name; empty if the address has none."""
+    """Return the host name of a URL as a list of one name; empty if the URL has no host name."""
     try:
         name = urlsplit(url).hostname
     except ValueError:
@@ -153,7 +153,7 @@ _full_name = _FullName()
 
 
 def _is_of(origin: str, url: str) -> bool:
-    """Return whether a page of this ``Origin`` belongs to the site at this address."""
+    """Return whether a page with this ``Origin`` belongs to the site at this URL."""
     scheme, _, rest = url.lower().partition("://")
     authority = rest.partition("/")[0]
     return bool(authority) and origin.lower().startswith(f"{scheme}://") and is_same_origin(origin, authority)

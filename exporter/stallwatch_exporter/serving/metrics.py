@@ -89,7 +89,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "end_timestamp_seconds": "Unix time at which the run ended.",
     },
 }
-# Names of a sample's values, and of the gauges that show the last value.
+# Names of the values in a sample, each with the gauge that shows the last value.
 _SHOWN = {
     **{name: name for name in _FAMILIES["gauge", _BY_RANK] if not name.startswith(("rank_", "last_"))},
     "resident_bytes": "rank_resident_bytes",
@@ -227,7 +227,8 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the steps up to this step were already counted, possibly with other step numbers.
+        If `counted` is true, the steps up to this step were already counted, but may have had other
+        numbers.
         """
         if step is not None:
             before = self._steps_at

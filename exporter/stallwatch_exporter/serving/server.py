@@ -57,7 +57,7 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Wait up to `limit` seconds until Prometheus has read the current values; return whether it has.
+        """Wait up to `limit` seconds for Prometheus to read the current values; return whether it read them.
 
         If Prometheus has not read any values before, return `False` immediately.
         """

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 30.0
 class LookResult(msgspec.Struct, frozen=True):
     """Result of one snapshot."""
 
-    answers: list[RankAnswer]  #: empty if this host has no ranks
+    answers: list[RankAnswer]  #: answers of the ranks; empty if this host has no ranks
     stacks: StallStacks | None = None
     suspended: bool = False  #: true if the command's control group is frozen or all its processes stopped
     unanswered: str = ""  #: reason why no rank could be queried

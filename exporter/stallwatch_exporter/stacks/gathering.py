@@ -32,9 +32,9 @@ _Waiting = TypeVar("_Waiting")
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
     """Query each rank and return the answers; a rank that cannot be queried causes no error.
 
-    If the probe's thread in a rank does not answer, a signal makes faulthandler write the stacks. If the rank
-    has no such thread, py-spy reads the stacks, if it is installed. In all other cases, the signal is sent
-    only if `interrupt` is true, because a signal ends a program's wait in ``signal.pause()``.
+    If the probe's thread in a rank does not answer, a signal makes faulthandler write the stacks. If the
+    rank has no such thread, py-spy reads the stacks if it is installed. In all other cases, the signal is
+    sent only if `interrupt` is true, because a signal ends a program's wait in ``signal.pause()``.
     """
     pairs = [(rank, RankAnswer(rank.rank, rank.pid, condition=_condition(rank))) for rank in ranks]
     probed = [
@@ -122,7 +122,7 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
     left = [(rank, record) for rank, record in pairs if record.condition != "ended"]
-    ranks = iter(left)  # shared, so that a hanging py-spy delays no other rank
+    ranks = iter(left)  # shared by the threads, so that a hanging py-spy delays no other rank
 
     def spy() -> None:
         for rank, record in ranks:
@@ -140,7 +140,7 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add the kernel's facts about each rank, such as whether the rank is blocked or waits for a lock.
+    """Add the kernel's information about each rank, such as whether it is blocked or waits for a lock.
 
     Call this function last, so that a rank that was blocked only briefly has time to continue.
     """
@@ -152,7 +152,7 @@ def _look(pairs: _Pairs) -> None:
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and rank.ring is not None and queries.has_left(rank.ring):
-            record.condition = "ended"  # the program has ended, and only its process still shuts down
+            record.condition = "ended"  # the program has ended, but its process is still shutting down
         if record.condition == "ended":
             record.left = rank.ring is not None and queries.has_left(rank.ring, well=True)
         else:

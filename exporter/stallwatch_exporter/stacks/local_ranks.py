@@ -20,8 +20,8 @@ from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
 
 _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
-# Recognize launchers by name: in clusters that number their pods (Kubeflow's PyTorchJob), a launcher also has
-# a RANK.
+# Recognize launchers by name, because the RANK variable is not sufficient: in clusters that number their
+# pods (Kubeflow's PyTorchJob), a launcher also has a RANK.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
@@ -145,7 +145,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
-    """Return the ranks, except launchers and workers that inherited the number of their rank."""
+    """Return the ranks, except launchers and workers that inherited a rank number from their parent."""
     ranks = [rank for rank in ranks if not _is_launcher(rank.pid)]
     numbers = {rank.pid: rank.rank for rank in ranks}
     found = []

@@ -1,4 +1,4 @@
-"""Read the state, the waits, the processor time, and the children of a process.
+"""Read a process's state, waits, processor time, and children.
 
 The functions read files in Linux's ``/proc`` (proc(5)). If a file is unreadable, the result is a default,
 such as ``None``.
@@ -131,7 +131,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened; the query of a rank needs that many."""
+    """Raise `OSError` if fewer than `count` files can be opened; querying a rank requires that many."""
     opened: list[int] = []
     try:
         while len(opened) < count:

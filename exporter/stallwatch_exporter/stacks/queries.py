@@ -21,7 +21,7 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # a dump that has not grown for this time is complete; busy machines pause writing
+_SETTLED_SECONDS = 0.5  # a dump is complete if it has not grown for this time; busy machines pause writing
 
 
 def send(ring: Path, query: str) -> bool:
@@ -50,7 +50,7 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program or, with `well`, an end without an error.
+    """Return whether the rank reported the end of its program (if `well`, an end without an error).
 
     The process of the rank can continue for a while after this report.
     """
@@ -112,9 +112,9 @@ _WORKER_LOOP = "_worker_loop"  # main function of a data worker, in torch/utils/
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """Return the process ID and the stack of the data worker in a rank that runs user code.
+    """Return the process ID and the stack of a rank's data worker that runs user code.
 
-    Workers that run no user code wait for their next batch. Without py-spy, the result is empty.
+    Workers that do not run user code wait for their next batch. Without py-spy, the result is empty.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     if program is None:

@@ -157,7 +157,8 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Stop at the first free ID: once the parent has reaped the process, another process can get the ID.
+        # Stop when the ID becomes free: once the parent has reaped the process, another process can get the
+        # ID.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
@@ -206,7 +207,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables for the user's command. The variables of unknown facts are empty."""
+    """Return the environment variables for the user's command; variables of unknown facts are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -256,13 +257,13 @@ class Response:
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, unanswered: str) -> None:
-        """Report once why no rank could be queried at a stall, if `unanswered` is not empty."""
+        """Report once why no rank could be queried during a stall, if `unanswered` is not empty."""
         if unanswered and not self._explained:
             self._explained = True
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the ending of the command; if the agent aborted the command, the ending says so."""
+        """Return the ending of the command; if the agent aborted the command, the ending records that."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code

@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """Error if no rank can be queried. `key` and `parameters` identify a message of the command line."""
+    """Raised if no rank can be queried. `key` and `parameters` identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -40,7 +40,7 @@ class NoTargetError(Exception):
 class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
-    run: str  #: empty if the user gave a process ID
+    run: str  #: label of the run; empty if the user gave a process ID
     command: int | None  #: process whose descendants can be ranks; ``None`` if it has ended
     rings: Path | None  #: folder of the ranks' rings; ``None`` if the ranks have no probe
 
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the run or process with this name, folder, or ID; without a name, the only run on this host."""
+    """Return the run or process with this name, folder, or ID. Without a name, return the host's only run."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -122,7 +122,7 @@ def _require_own(pid: int) -> None:
 
 
 def _rings_in(process: psutil.Process) -> Path | None:
-    """Return the folder of rings that a process has in its environment, or ``None``."""
+    """Return the folder of rings that the environment of a process names, or ``None``."""
     folder = Path(rank_environ(process.pid).get(FOLDER_VARIABLE, ""))
     return folder if folder.is_absolute() and folder.is_dir() else None
 

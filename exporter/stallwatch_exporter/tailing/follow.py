@@ -60,10 +60,10 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
-    With `once`, the diagnosis and the returned exit code are those of ``stallwatch diagnose``. Otherwise, the
-    existing content of the files is history: the agent learns the thresholds from it, and prints a summary.
-    The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A second tail
-    with the same `name` continues where the first tail stopped.
+    With `once`, the diagnosis and the returned exit code are those of ``stallwatch diagnose``. Otherwise,
+    the existing content of the files counts as history: the agent learns the thresholds from it, and prints
+    a summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
+    second tail with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -135,7 +135,7 @@ def tail_files(
 
 
 def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
-    """Return the diagnosis of the files as the logs of a dead run, whose times are not moved."""
+    """Return the diagnosis of the files as logs of a dead run; their timestamps are not shifted."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
 
     return diagnose_paths([*files.tailers], Options(catalogue))
@@ -197,7 +197,7 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """Let the agent update the state of the run, as of the last time at which all content was read."""
+        """Let the agent update the run's state, as of the last time at which all content was read."""
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -256,7 +256,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # removed, or too many watches: the slow poll reads the files of this folder
+                continue  # folder removed, or too many watches; the slow poll reads the files of this folder
             self._folders[folder] = watch
             self._names[watch] = folder
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: maximum bytes of one poll; the next poll reads the rest
+MOST_PER_POLL = 4 * 1024 * 1024  #: maximum bytes that one poll reads; the next poll reads the rest
 _MARK = 64
 
 
@@ -39,10 +39,10 @@ class Position(msgspec.Struct, frozen=True):
 class FileTailer:
     """Read the bytes that are appended to `path`, from the `position` at which an earlier tailer stopped.
 
-    If the file is replaced, the old file is read to its end, and then the new file, once it has content. A
+    If the file is replaced, the old file is read to its end. The new file is read once it has content. A
     truncation is detected even if the file has grown again, because the bytes before the position are
-    compared. A hole that a truncation left is skipped. If the handle of a file on a network file system is
-    stale, the file is opened again at the next poll.
+    compared. If a truncation left a hole, the hole is skipped. If the handle of a file on a network file
+    system is stale, the file is opened again at the next poll.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -64,7 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            # Check this before reading: once the new file has content, the old file is complete.
+            # Look for a new file before reading: once the new file has content, the old file is complete.
             successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:
@@ -77,7 +77,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Skip all but the last `size` bytes of a file not yet read; return the number of skipped bytes."""
+        """Skip an unread file except for its last `size` bytes; return the number of skipped bytes."""
         if (fd := self._opened()) is None:
             return 0
         try:

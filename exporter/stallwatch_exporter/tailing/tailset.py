@@ -50,7 +50,7 @@ class TailSet:
         return new
 
     def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, FileChunk]]:
-        """Yield the bytes appended to the files `paths`, or to all files."""
+        """Yield the bytes that were appended to the files in `paths`, or to all files."""
         for path in list(self.tailers) if paths is None else paths:
             tailer = self.tailers.get(path)
             if tailer is not None:

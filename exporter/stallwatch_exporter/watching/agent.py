@@ -68,7 +68,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """Set up the agent; with `joining`, incidents go to the run's member instead of `sinks`."""
+        """Set up the agent. With `joining`, the run's member receives the incidents instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -110,8 +110,8 @@ class Agent:
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
-        self._news = False  # true if new input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line; None once a silence was examined
+        self._news = False  # true if input has arrived since the last diagnosis
+        self._line_at: float | None = None  # time of the last line until the silence after it is examined
         self._stall: StallState | None = None  # state of the current stall at the last check, if any
         self._responded = False  # true if the user's action for this stall was started
         self._looked_at = 0.0
@@ -126,7 +126,7 @@ class Agent:
 
     @property
     def now(self) -> float:
-        """Current time of the clock by which the run is measured."""
+        """Current time, according to the clock that measures the run."""
         return self._clock()
 
     @property
@@ -238,7 +238,9 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # read first: events name the modules that records count
+        # Read the events before the records, because the records only count invalidations, and
+        # the events name the modules.
+        events = list(self._probing.events())
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -260,7 +262,8 @@ class Agent:
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.update_ranks(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
-        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks continues
+        # A stall continues even after its ranks have ended.
+        if self._probing.just_left() and self._stall is None:
             self._progress.ended(now)
             self.advance.seen(now)
         missing = self._intake.unlogged_lines(now, everything=everything)
@@ -272,7 +275,7 @@ class Agent:
         """Update the run's state; call this about once a second, with or without new lines.
 
         While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
-        evaluated as of that time, because later silence is only a delay of the agent.
+        evaluated as of that time, because any silence after that time is only a delay of the agent.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -324,7 +327,7 @@ class Agent:
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines that were passed through unread so far."""
+        """Record the total number of lines so far that were passed on but not read."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:

@@ -1,7 +1,7 @@
 """Decide which stalls, findings, and endings of a run become incidents.
 
-The module reads no logs and no clocks. To limit noise, notices, harmless findings, launchers' summaries, and
-repeated errors of other ranks do not open incidents while the run is running.
+The module reads no logs and no clocks. To limit noise, notices, harmless findings, launchers' summaries,
+and repeated errors of other ranks do not open incidents while the run continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ GATHER_SECONDS = 2.0
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
 _ENDING_AT_MOST = 30.0  # maximum wait in seconds, because restarted ranks can fail again and prolong it
-#: A loss that is not finite is fatal only if no finite loss follows in time; several in a row warn earlier.
+#: Seconds to wait by rule: a loss that is not finite is fatal only if no finite loss follows in this time.
+#: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
@@ -53,12 +54,12 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due, or infinity; matches wait longer if `ending`."""
+        """Return the seconds until a match is due, or infinity; if `ending` is true, matches wait longer."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the due matches, or all matches, with their rules."""
+        """Remove and return the matches that are due (or all if `everything`), each with its rule."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -79,7 +80,7 @@ class Pending:
 _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, to ignore a single slow step
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # maximum steps for which an alarm about slow steps waits for a slow rank
+_COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
 _COMPARED_SECONDS = 60.0  # maximum seconds of this wait
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
@@ -94,7 +95,7 @@ class Alarms:
         # Maps a rule to the rule that replaces it once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
-        self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
+        self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
         self.ending = False  #: true if a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
         self._warnings = Pending()  # first matches of rules that predict a failure
@@ -154,7 +155,7 @@ class Alarms:
                 self._raise(rule, severity, diagnosis, finding, now, match)
 
     def judged(self, diagnosis: Diagnosis, now: float) -> None:
-        """Update the incidents from a new diagnosis of a running run."""
+        """Update the incidents from a new diagnosis while the run continues."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
@@ -312,7 +313,7 @@ class Alarms:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
             self._book.fail(reported, now, rule, **death)
-        else:  # a reported finding says more than a diagnosis without a cause
+        else:  # a reported finding is more useful than a diagnosis without a cause
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 
@@ -396,7 +397,7 @@ class Alarms:
         place = finding.first if finding else None
         line = match.line if match else None
         shown: list[Text] = [line.text] if line else [place.text] if place else []
-        # use the values of the diagnosis, so that notifications and pages agree
+        # Use the values of the diagnosis, so that notifications and pages agree.
         where = _progress(diagnosis.progress, place.step if place else None)
         where["rank"] = line.rank if line else None
         if place is not None and place.rank is not None:
@@ -491,7 +492,7 @@ def _evidence(
 
 
 def _progress(progress: Progress, step: int | None = None) -> IncidentUpdate:
-    """Return the fields about the run's progress, at the step at which the problem began if it is known."""
+    """Return the fields about the run's progress, as of the step at which the problem began, if known."""
     last = step is None or step == progress.last_step
     return {
         "step": progress.last_step if last else step,

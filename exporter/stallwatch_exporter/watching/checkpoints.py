@@ -119,7 +119,7 @@ class CheckpointWatch:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
         self._looks: list[_Look] = []  # checks in progress, oldest first
-        self._known: dict[Key, str] = {}  # rules of the faults that were returned
+        self._known: dict[Key, str] = {}  # rules of the faults that `look` has returned
         self._repaired: list[str] = []
         self._error: Exception | None = None
 
@@ -136,7 +136,7 @@ class CheckpointWatch:
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
         """Start the checks that are due, and return the new confirmed faults.
 
-        `pids` are the processes that can write the files.
+        `pids` contains the IDs of the processes that can write the files.
         """
         matches = [match for waiting in self._looked() for match in self._judge(waiting, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]

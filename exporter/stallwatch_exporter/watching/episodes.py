@@ -60,9 +60,9 @@ class Episode(msgspec.Struct):
 class Episodes:
     """Combine problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
-    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. Users
-    have already been notified of changes up to `reported_until`. Open incidents are sent again in any case,
-    because destinations ignore incidents that they already know.
+    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored.
+    Users have already been notified of changes up to `reported_until`. Open incidents are sent again in any
+    case, because destinations ignore incidents that they have already received.
     """
 
     def __init__(
@@ -242,7 +242,8 @@ def folded_episode(
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        # Omit the end of a problem at the same time, because the closing event already reports it.
+        # If a problem ended at the closing time, omit its end, because the closing event already reports
+        # the end.
         history = [*(each for each in history if (each.what, each.at) != ("cleared", updated)), event]
     folded = msgspec.structs.replace(
         lead,

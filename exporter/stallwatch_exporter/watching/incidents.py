@@ -292,7 +292,7 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report only to this sink from now on; return the open incidents that the other sinks know."""
+        """Report only to this sink from now on; return the open incidents sent to the other sinks."""
         self._sinks = (sink,)
         return list(self._reported.values())
 

@@ -1,7 +1,7 @@
 """Find signs of life in the log of a quiet run, and known messages that repeat.
 
-`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life
-under three conditions. First, the line mentions batches, files, or similar units, or a position out of a
+`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life if
+it meets three conditions. First, the line mentions batches, files, or similar units, or a position out of a
 total. Second, lines with the same template have occurred twice before in the same quiet period. Third, an
 integer in these lines has grown both times. Numbers that only follow the clock (``waited 20 s``), counts of
 attempts (``retry 3``), and messages that also occur regularly while the run trains are not signs of life.
@@ -39,12 +39,12 @@ _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # minimum number of matches of a rule since the last progress
-_MORE = 3  # minimum ratio to the largest earlier count between two signs of progress
+_MORE = 3  # minimum ratio of this count to the largest earlier count between two signs of progress
 _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance. Each is a sign of life, because the main thread draws it."""
+    """Find progress bars that advance. An advance is a sign of life, because the main thread draws bars."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total

@@ -1,4 +1,4 @@
-"""Read the output of a command in a separate thread, while the output is also passed on."""
+"""Read a command's output for the agent in a separate thread, independently of passing the output on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from stallwatch_rules.text.digest import counted
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
-LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after that time
+LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after `FINISH_SECONDS`
 REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
-_COPYING = 1 / 3  # fraction of these seconds for copying; with a busy CPU, reading the end takes seconds
+_COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
@@ -36,7 +36,7 @@ _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from the last lines
+Judge = Callable[[Sequence[str]], Ending]  # determines the command's ending from the last lines
 
 
 class AgentLoop:
@@ -62,7 +62,7 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: true after the command ended, when silence does not mean a stall
+        self.ended = False  #: true after the command has ended, because silence is then not a stall
 
     def round(self) -> None:
         """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
@@ -102,7 +102,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> int:
-        """Read only the end of each stream, and copy the output before it; return the number of copied lines.
+        """Read only the end of each stream, copy the preceding output, and return the number of copied lines.
 
         When `in_time()` is false, drop the output that was not copied yet, except for its end.
         """
@@ -135,8 +135,8 @@ class LogReader:
     ) -> None:
         """Start the thread that reads the output.
 
-        After the end, /metrics stays open for `linger` seconds. `endings` counts OOM kills. `stop_requested`
-        returns whether a signal has requested the end of the command.
+        After the run ends, /metrics stays open for `linger` seconds. `endings` counts OOM kills.
+        `stop_requested` returns whether a signal has requested the end of the command.
         """
         self._stop_requested = stop_requested
         self._open_agent = open_agent
@@ -216,7 +216,7 @@ class LogReader:
                 if copied := loop.leave(lambda: time.monotonic() < self._copy_until):
                     lines = counted(copied, "line")
                     self._notice(f"no time to analyze {lines} before the end: the copies contain them")
-            except Exception as error:  # for example, a brief lack of memory; the agent must continue
+            except Exception as error:  # for example, a temporary lack of memory; the agent must continue
                 if not had_error:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 had_error = True

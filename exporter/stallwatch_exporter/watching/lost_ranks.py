@@ -27,8 +27,8 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: Seconds for which a rank must be missing before it is reported. Normally, the ranks of a run end in less
-#: time, and a launcher ends or restarts the other ranks in less time. The Prometheus alert adds no further
+#: Seconds for which a rank must be missing before it is reported. Within this time, all ranks of a run
+#: normally end, or a launcher ends or restarts the other ranks. The Prometheus alert adds no further
 #: delay.
 GONE_SECONDS = 15.0
 
@@ -40,7 +40,7 @@ class LostRank(msgspec.Struct, frozen=True):
     """Rank whose process ended while other ranks continue."""
 
     rank: int
-    since: float  #: Unix seconds since which the rank has been missing
+    since: float  #: time at which the rank was first missing (Unix seconds)
     step: int | None = None  #: last step that the rank reported
     well: bool = False  #: true if the rank reported an end without an error
     badly: bool = False  #: true if the rank reported an end with an error
@@ -51,14 +51,15 @@ class LostRank(msgspec.Struct, frozen=True):
 class RankExits:
     """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
 
-    If a rank exits with 0, its launcher does not end the other ranks, which wait for it until a timeout.
+    If a rank exits with code 0, its launcher does not end the other ranks. These ranks then wait for the
+    ended rank until a timeout.
 
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
-    rank is not gone if it ended before the other ranks started, as a preparatory script with a rank's number
-    does. A rank is also not gone if its launcher restarted the other ranks and continues without it, or if
-    its process was never seen. Once any rank has completed a step, only ranks with steps are considered,
-    because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob), and the launcher
-    waits for the other hosts when its ranks are gone.
+    rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
+    the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
+    without it, or if its process was never seen. Once any rank has completed a step, only ranks with steps
+    are considered, because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob),
+    and the launcher waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -68,9 +69,9 @@ class RankExits:
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()  # ranks that ended without an error while others ran
-        self._ends: dict[int, list[float]] = {}  # by rank: times at which the rank ended in this program
-        self._others_then: dict[int, dict[int, int]] = {}  # by rank: steps of the other ranks when it ended
-        self._beside: dict[int, frozenset[Path]] = {}  # other processes when each rank was last seen
+        self._ends: dict[int, list[float]] = {}  # times at which each rank ended in this program
+        self._others_then: dict[int, dict[int, int]] = {}  # steps of the others when a rank ended, by rank
+        self._beside: dict[int, frozenset[Path]] = {}  # other processes that ran when each rank was last seen
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -140,14 +141,14 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with 0 without a report (``os._exit(0)``), if other ranks failed."""
+        """Return the ranks that exited with code 0 without a report (``os._exit(0)``), if others failed."""
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return the missing ranks, each with the time at which it was first noticed.
+        """Return the missing ranks, each with the time at which its absence was first noticed.
 
         Return ``None`` if no rank that is expected to continue is running.
         """
@@ -191,7 +192,7 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the missing ranks, unless `held`, which means that a stall or the run's end reports them."""
+        """Report the missing ranks, unless `held` is true because a stall or the run's end reports them."""
         if not gone and not self.reported:
             return
         step, total = tracker.last_step, tracker.total_steps

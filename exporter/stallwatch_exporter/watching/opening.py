@@ -33,7 +33,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import counted
 
-#: file with the namespace of a pod
+#: File that contains the namespace of a pod.
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _SHOWN = 60  # maximum length of a requested name in a message
 Notice = Callable[[str], None]
@@ -142,10 +142,10 @@ _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its 
 def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple[Diagnosis, int, float]:
     """Pass the existing content of the files to the agent as history.
 
-    If `shifted`, move the timestamps of each file so that its last timestamp is its modification time. If an
-    earlier agent with the same name has counted some of the content, the agent reads that content but does
-    not count it again. Return the diagnosis so far, the number of omitted bytes, and the largest shift of
-    timestamps, in seconds.
+    If `shifted` is true, move the timestamps of each file so that its last timestamp is its modification
+    time. If an earlier agent with the same name has counted some of the content, the agent reads that
+    content but does not count it again. Return the diagnosis so far, the number of omitted bytes, and the
+    largest shift of timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -169,7 +169,7 @@ def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
     """Return the shift in seconds that makes the file's last timestamp equal to its modification time.
 
-    The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
+    The result never moves the last timestamp past `now`, because a file server's clock can be ahead.
     """
     modified = tailer.modified
     try:

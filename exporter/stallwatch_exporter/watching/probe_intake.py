@@ -40,9 +40,9 @@ WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its
 
 
 class ProbeIntake:
-    """Process the events of the ranks' probes, then their records.
+    """Process the events and then the records of the ranks' probes.
 
-    `warned` receives each new warning, and `on_repaired` the rule of each fixed fault.
+    `warned` receives each new warning. `on_repaired` receives the rule of each fixed fault.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ProbeIntake:
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
+        self._unprobed_since: float | None = None  # start of the logged steps while no rank has a ring
         self._probe_known = is_replay(command)  # a probe was found, or its absence is reported or expected
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
         self._up: set[int] = set()  # ranks with a running process
         self._gone: set[int] = set()  # ranks whose process has ended
-        self._paced_at: dict[int, int] = {}  # last step with processed times, by rank
+        self._paced_at: dict[int, int] = {}  # last step whose times were processed, by rank
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """Process the events since the last call, in their order in ``events.jsonl``."""
@@ -214,7 +214,7 @@ class ProbeIntake:
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints; `pids` are the processes that can still write them."""
+        """Check the announced checkpoints; `pids` identifies the processes that can still write them."""
         self._report(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -226,7 +226,7 @@ class ProbeIntake:
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _report(self, matches: Iterable[Match]) -> None:
-        """Report the matches of warnings, except those whose rules are not in the catalogue."""
+        """Report the matches of warnings, but only if their rules are in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)

@@ -19,7 +19,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
 _COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; only snapshots use forwards
-_LATE = 5.0  #: if a step is logged this many seconds after the ranks' last step, it counts something else
+_LATE = 5.0  #: a step that is logged this many seconds after the ranks' last step counts something else
 _SILENT = 30.0  #: after this many seconds without reports, ranks may have lost their probes; use the log
 
 
@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after another; this is a single sign of life
+        if alive and not changed:  # a phase that ranks enter one after another is a single sign of life
             self._advanced(record.time)
 
     def _stepped(
@@ -165,7 +165,10 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank pauses training; before its first step, only until another rank steps."""
+        """Return whether the rank pauses training.
+
+        Before its first step, the rank pauses training only until another rank makes a step.
+        """
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:

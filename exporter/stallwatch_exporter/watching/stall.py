@@ -1,4 +1,4 @@
-"""Decide when a run is stalled: quiet for much longer than in all earlier quiet periods of the phase.
+"""Detect a stall: a run is quiet for much longer than in all earlier quiet periods of the same phase.
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion

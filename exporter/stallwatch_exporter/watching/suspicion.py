@@ -18,14 +18,14 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: maximum seconds from the start of a snapshot for which a stall waits for its result
+EVIDENCE_SECONDS = 2.0  #: maximum seconds to wait for the result of a snapshot before a stall is reported
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
 _AGAIN = 1 / 6  # interval between later snapshots as a fraction of the floor; at least 1/20 of the quiet time
 _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take snapshots of the ranks when they are due, and pass the ruling on them to the stall watch."""
+    """Take snapshots of the ranks when they are due, and pass the resulting ruling to the stall watch."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
@@ -65,7 +65,7 @@ class Suspicion:
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether the run may soon be stalled in training, judged without stacks."""
+        """Return whether the run may soon be stalled in training, without considering the stacks."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -82,8 +82,8 @@ class Suspicion:
         """Handle the end of a quiet period, and learn how long waits at its call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # If a stall ended by itself, the next stall at its call site is reported after 1.5 times its
-            # duration.
+            # If a stall ended by itself, the next stall at the same call site is reported after 1.5 times
+            # the duration of the first stall.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -105,7 +105,7 @@ class Suspicion:
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks may show its end
         newest = HostSnapshot(self._looked_at or now, found.answers)
-        self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
+        self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
         start = self._settings.stall_start_seconds
         spell = QuietPeriod(
             phase=state.phase,

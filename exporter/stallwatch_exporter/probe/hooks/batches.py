@@ -28,7 +28,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class CountedBatches:
-    """Descriptor that replaces ``__next__`` and only counts its lookups, so that calls stay cheap."""
+    """Descriptor that replaces ``__next__`` and only counts its lookups, so that calls remain fast."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -16,8 +16,8 @@ from ..noticing import notice_attribute, notice_method
 from .leader import Leader
 from .reports import before_backward, report_versions
 
-# DeepSpeed 0.14 to 0.16 calls the first of these methods, and then the last. Version 0.17 calls the last
-# method from the second. Newer versions can begin with the third.
+# DeepSpeed 0.14 to 0.16 calls the first of these methods and then the third. Version 0.17 calls the third
+# method from within the second. Newer versions can call the third method first.
 _CALLED_IN_BACKWARD = (
     "gradient_accumulation_steps",
     "_backward_prologue",
@@ -46,7 +46,7 @@ def engines() -> list[Any]:
 
 
 def trains() -> bool:
-    """Return whether an engine with an optimizer counts the steps, in place of the optimizer's hook."""
+    """Return whether an engine that has an optimizer counts the steps instead of the optimizer's hook."""
     return any(
         optimizer is not None and type(optimizer).__name__ not in _NO_TRAINING
         for optimizer in (engine.__dict__.get("optimizer") for engine in _engines)

@@ -8,7 +8,7 @@ from typing import Any
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that completed a step
 
-_SILENT_FOR = 10  # number of steps of other optimizers after which a leader that makes no steps is replaced
+_SILENT_FOR = 10  # number of steps by other optimizers after which an inactive leader is replaced
 
 
 class Leader:

@@ -8,9 +8,9 @@ so a wrapper of ``sys.exit`` records the exit code. A ``raise SystemExit(1)`` wi
 observed only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
-Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which does not run
-``atexit`` handlers. Such a rank runs multiprocessing's own finalizers, while the exception that ends the
-process is still being handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13,
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends with a call of ``os._exit``, which does
+not run ``atexit`` handlers. Such a rank runs multiprocessing's own finalizers while the exception that ends
+the process is still being handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13,
 ``multiprocessing/process.py``).
 """
 
@@ -28,7 +28,7 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority of our finalizer: multiprocessing runs it after the finalizers of the program
+_LAST = -100  # priority of the probe's finalizer, which multiprocessing runs after the program's finalizers
 
 
 def install(_: Any, probe: Probe) -> None:

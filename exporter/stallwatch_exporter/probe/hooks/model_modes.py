@@ -1,8 +1,9 @@
 """Detect evaluation in any trainer, from the switches of the trained model to evaluation mode and back.
 
-``Module.eval`` and ``Module.train`` call ``train`` of each inner module, perhaps a thousand times per switch.
-Therefore, the probe observes lookups of ``train`` only up to a maximum number. After that, it looks for
-changes in the modes of known models when an epoch begins, and at each batch in a phase other than training.
+``Module.eval`` and ``Module.train`` call ``train`` of each inner module, which can result in a thousand
+calls per switch. Therefore, the probe observes lookups of ``train`` only up to a maximum number. After
+that, it looks for changes in the modes of known models when an epoch begins, and at each batch in a phase
+other than training.
 
 Only switches of a model that an optimizer trains are counted. A reference model, a reward model, a copy that
 averages the weights, or a part that stays in evaluation mode, such as batch normalization, does not count.
@@ -24,7 +25,7 @@ _MOST_MODELS = 64
 # Maximum number of observed lookups for submodules; they take some milliseconds in total.
 _MOST_WITHIN = 20_000
 _SWITCHES = INDEX["switches"]
-# Names of the arguments, which are the same in overriding methods.
+# Names of the arguments by method. A method that overrides one of these methods has the same arguments.
 _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 
 

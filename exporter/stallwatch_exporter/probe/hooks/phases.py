@@ -62,7 +62,7 @@ class PhaseTracker:
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return a callback that begins `phase` at a call of `name`; unless `always`, only after a step."""
+        """Return a callback that begins `phase` when `name` is called; unless `always`, only after a step."""
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:
@@ -79,7 +79,7 @@ class PhaseTracker:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._notice_step()
         self._end_save()
-        # Set only by training; after the first step, another thread can save.
+        # Only training sets the thread, because another thread can save after the first step.
         self.thread = threading.get_ident()
         self._evaluated = False
         phase = "train" if self._begun else "init"

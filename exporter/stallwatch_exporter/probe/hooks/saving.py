@@ -56,7 +56,7 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """Watch trainers of ``transformers.trainer`` look up their callback handler and begin training."""
+    """Detect when a trainer of ``transformers.trainer`` looks up its callback handler and begins training."""
     last: list[weakref.ref[Any]] = []  # trainer that last looked up its handler
 
     def looked_up(trainer: Any, _: FrameType) -> None:

@@ -30,7 +30,7 @@ _MOST_TRAININGS = 100  # maximum number of training runs in one process
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch optimizers, through the hook of ``torch.optim.optimizer``, and memory."""
+    """Watch memory, and watch optimizers through the hook of ``torch.optim.optimizer``."""
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
@@ -65,7 +65,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # such as a fold or a trial, possibly of a different size
+                    probe.event("training")  # next training run (fold, trial), which may differ in size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -78,7 +78,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
 
 
 def _is_an_engines() -> bool:
-    """Return whether an engine that contains the optimizer counts the steps."""
+    """Return whether an engine of DeepSpeed, which contains the optimizer, counts the steps."""
     hook = sys.modules.get(_DEEPSPEED)
     return hook is not None and bool(hook.trains())
 

@@ -20,11 +20,11 @@ _MOST_TEXT = 1000
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Watch the modules ``warnings`` and ``logging``, if the training has imported them."""
+    """Watch the modules ``warnings`` and ``logging``, if the training program has imported them."""
     import warnings  # the interpreter loads this module at startup
 
     if probe.is_rank:
-        probe.add("warnings", 0.0)  # zero warnings so far, which differs from unknown
+        probe.add("warnings", 0.0)  # the count is zero, which differs from an unknown count
 
     before = getattr(warnings, "_showwarnmsg_impl", None)
     if before is not None:

@@ -44,9 +44,9 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of an engine's first backward passes that are examined; then the 4th, 8th, 16th …
+_ALWAYS = 3  # number of an engine's first backward passes to examine; later, only the 4th, 8th, 16th, …
 _REDUCTIONS = ("Sum", "Mean")
-#: Prefixes of the names of arithmetic nodes, which the graph of a loss contains above its terms.
+#: Prefixes of the names of the arithmetic nodes that combine the terms of a loss in its graph.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
@@ -95,7 +95,7 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._suspects: dict[Any, str] = {}  # modules in evaluation mode at the start of the pass, with paths
+        self._suspects: dict[Any, str] = {}  # paths of modules in evaluation mode when the pass began
         self._place = ""
         self._armed = False
         self._reported = 0
@@ -168,7 +168,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters, which checks a sample of each engine's losses."""
+    """Observer of the engines that checks a sample of the losses for sums over partitioned parameters."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
