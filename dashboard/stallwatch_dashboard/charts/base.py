@@ -55,7 +55,7 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes. plotly.js reads them from 2.28 on; plotly.py 5.24 contains 2.35."""
+    """Encode an array as base64 bytes. plotly.js 2.28 and later read them; plotly.py 5.24 has 2.35."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
@@ -189,7 +189,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     shown = sorted(
         incidents[:_MOST_NAMES], key=lambda incident: (began(incident), incident.severity == "critical")
     )
-    letters = _LETTERS / max(span.end - span.start, 1.0)  # letters that fit into one second
+    letters = _LETTERS / max(span.end - span.start, 1.0)  # number of letters that are as wide as one second
     next_start: float | None = None
     for incident in reversed(shown):
         start, anchor = began(incident), "left"

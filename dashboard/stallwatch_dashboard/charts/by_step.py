@@ -13,7 +13,7 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-_MOST_NAMED = 8  #: maximum number of lines with a name in the legend, which is the number of colors
+_MOST_NAMED = 8  #: maximum number of lines with a name in the legend; equals the number of colors
 #: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
 #: Names of the series that a diagnosis can contain.

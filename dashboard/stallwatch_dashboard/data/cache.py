@@ -68,7 +68,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return about `most` of the points, but at least half as many. The points must be in order.
+    """Return about `most` points, but at least half of `most`. The points must be in order.
 
     The lowest and highest value of each time span are kept.
     """
@@ -94,7 +94,7 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """Return the index of the first wanted and allowed point of each group that has such a point."""
+    """Return, for each group, the index of the first point that is wanted and allowed, if there is one."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 
@@ -113,7 +113,7 @@ class _Metric:
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
-    shown: tuple[int, int, Points] | None = None  # number of points in the file, limit, last result
+    shown: tuple[int, int, Points] | None = None  # last call: points in file, limit, result
 
     def fold(self) -> None:
         if self.fresh:

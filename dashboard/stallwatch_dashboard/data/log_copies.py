@@ -18,7 +18,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.redact import redact
 
-MOST_BYTES = 512 * 1024  #: maximum number of bytes of one copy around a time, half before and half after it
+MOST_BYTES = 512 * 1024  #: maximum bytes read from one copy, half before and half after a given time
 MOST_COPIES = 128  #: maximum number of ranks whose copies are read for one view
 MOST_LINES = 2000  #: maximum number of lines of one view
 _END_BYTES = 256 * 1024  #: number of bytes read from the end of one copy

@@ -38,7 +38,7 @@ _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which
 _UNTIMED_SECONDS = 180.0  # the same minimum if no step was measured, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
-_NEAR_END = 0.9  # a last logged step after this share of all steps can be the last step of the run
+_NEAR_END = 0.9  # if the last logged step is past this share of all steps, it can be the run's last step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,9 +332,10 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has made no progress for an unusually long time.
 
-    The time without progress must be longer than the total time of all steps, because the first few steps do
-    not establish a regular interval, and a stall among them is reported only after half an hour. If no step
-    has a measured duration, the time from the run's start to its last progress counts instead.
+    The time without progress must be longer than the total time of all steps. The reason is that the first
+    few steps do not establish a regular interval, and that a stall among them is reported only after half an
+    hour. If no step has a measured duration, the time from the run's start to its last progress counts
+    instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -399,7 +400,8 @@ def lasted(incident: Incident, now: float) -> float | None:
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
     """Return the name of the newest attempt of this run, or None if `run` is the newest attempt.
 
-    An attempt has the name of the first run and a number. `names` are the names of all runs, newest first.
+    The name of an attempt is the name of the first run, followed by a number. `names` contains the names of
+    all runs, newest first.
     """
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run

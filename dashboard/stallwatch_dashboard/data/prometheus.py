@@ -157,12 +157,12 @@ class Departed:
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
-_GRID_SECONDS = 290.0  #: less than five minutes, the time for which Prometheus returns a number as the newest
+_GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
 _SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: number of times in a chart, and in a chart with a series per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in a chart with few lines, and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
 #: Metrics that a Run page draws without a line per rank, read with one query.
 _TOGETHER = (
