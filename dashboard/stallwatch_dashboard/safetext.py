@@ -66,7 +66,7 @@ def advice(text: str) -> str:
 def prose(text: str, page: RulePage | None) -> str:
     """Return sentences as safe Markdown.
 
-    Sentences of the rule page keep their Markdown. Other sentences are escaped like in `advice`. Rule pages
+    Sentences of the rule page keep their Markdown. Other sentences are escaped as in `advice`. Rule pages
     are local, reviewed files, but a diagnosis can come from any source.
     """
     if page is not None:

@@ -147,11 +147,11 @@ def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the rule's ID. If no rule explains the failure, return the exception or a phrase for this."""
+    """Return the rule's ID. If there is no rule, return the exception, or a phrase for an unknown cause."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
-#: Levels, by state, of runs that ended without an open incident.
+#: Level of each state, for runs that ended without an open incident.
 _OVER: Mapping[str, Level] = {
     "finished": "good",
     "interrupted": "quiet",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 
 _LISTED = 10_000
-_NAME = 12  # characters of a chat's fingerprint that distinguish it from other chats
+_NAME = 12  # number of characters that distinguish a chat's fingerprint from others
 _FIRST_TRY_SECONDS = 20.0
 
 

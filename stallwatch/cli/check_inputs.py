@@ -157,7 +157,7 @@ import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: spec.origin for name, spec in found.items() if spec and spec.origin}))
 """
-SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source
+SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source code
 
 
 class EnvironmentUnknown(Exception):

@@ -90,7 +90,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        # The name can also identify Prometheus alerts without an incident, which the relay sent.
+        # The name can also identify Prometheus alerts that the relay sent and that belong to no incident.
         alerts = people.acknowledge_alerts(name)
         for alert in alerts:
             print_line(say("acknowledged", language, incident=alert))

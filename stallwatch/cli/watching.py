@@ -161,7 +161,7 @@ class Destinations:
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
-        if not sys.stderr.isatty():  # a log, which may be diagnosed where the run's folder is not available
+        if not sys.stderr.isatty():  # a log, which may be diagnosed on a host without the run's folder
             stalled = diagnosis.progress.stalled_after_step is not None or diagnosis.verdict == "stalled"
             if line := end_line(ending, folder.info.ended_at or time.time(), stalled=stalled):
                 print_notice(line)
@@ -218,7 +218,7 @@ class Destinations:
 def preload(language: str) -> None:
     """Import the modules and templates of the report early.
 
-    At the end of a run, no file descriptor may be free to import them.
+    At the end of a run, the process may have no free file descriptor with which to import them.
     """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed
@@ -229,7 +229,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line that describes what the run's folder contains; an empty text if it contains nothing."""
+    """Return a line that describes the contents of the run's folder, or "" if the folder is empty."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -251,7 +251,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     if ending.kind in ("finished", "unknown") and well:
         return
     try:
-        _print_report(replace(diagnosis, ending=""), language)  # the ending is above it
+        _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"

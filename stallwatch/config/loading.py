@@ -1,8 +1,8 @@
 """Load the configuration from defaults, ``stallwatch.toml``, the environment, and flags.
 
-Later sources take precedence. For an unusable value, a ``ConfigError`` is added to ``Config.problems``, and
-the previous value remains effective, so that commands can continue if their work matters more than the
-configuration.
+Later sources take precedence. If a value is unusable, a ``ConfigError`` is added to ``Config.problems``,
+and the previous value remains effective. Commands can therefore continue if their work matters more than
+the configuration.
 """
 
 from __future__ import annotations
@@ -304,7 +304,8 @@ _QUOTES = re.compile(r"[\"'\s]")
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
     """Yield the place of each table and key in the lines of a TOML file.
 
-    A place is the line number, whether the line is a table's header, and the parts of the full name.
+    A place consists of the line number, a flag that is True for a table's header, and the parts of the full
+    name.
     """
     table: list[str] = []
     for number, line in enumerate(lines, 1):

@@ -51,7 +51,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start with the trainer's number of steps, which is not 0 if the training is resumed."""
+        """Start to count at the trainer's number of steps, which is not 0 if the training is resumed."""
         current = probe()
         self._step = trainer.global_step
         current.reported_by_user = True
