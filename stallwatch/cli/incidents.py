@@ -202,7 +202,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
-    """Open the incident database and the users' responses in it; raise `ClickException` on failure."""
+    """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
     from stallwatch_alerts.people import OperatorActions  # imported late: it needs an optional library
 

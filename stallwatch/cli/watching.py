@@ -229,7 +229,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line that describes the contents of the run's folder, or "" if the folder is empty."""
+    """Return a line about the output copies and diagnosis in the run's folder, or "" if it has neither."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:

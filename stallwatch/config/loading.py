@@ -150,7 +150,7 @@ def _check_home(config: Config) -> None:
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
-    """Yield the paths of the configuration files in the current folder and of the user, if they exist."""
+    """Yield the paths of existing configuration files: first in the current folder, then the user's file."""
     import platformdirs
 
     for folder in (cwd, platformdirs.user_config_path("stallwatch")):

@@ -48,7 +48,7 @@ def compared(
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of the lowest rank as columns ``step`` and ``v``.
 
-    A number's step is the step that the run had reached at that time.
+    Each number is assigned the step that the run had reached at the time of the number.
     """
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})

@@ -103,8 +103,8 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The threshold is high at the start of a run. Without this limit, its line would fall from outside the
-    # chart.
+    # The threshold is high at the start of a run. Without this limit, its line would enter the chart from
+    # above.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:

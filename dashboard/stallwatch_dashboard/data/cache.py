@@ -103,7 +103,7 @@ _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum number of points of one metric; a metric with more points is thinned
 #: Points per series if a metric has many series, such as one per rank, and the maximum for all series.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
-_MOST_FRESH = 16_000  #: maximum number of a metric's points that are kept as tuples until a page reads it
+_MOST_FRESH = 16_000  #: maximum number of a metric's new points, kept as tuples until a page reads the metric
 
 
 @dataclass

@@ -378,7 +378,7 @@ def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = Fals
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time at which the problem began: the last step before a stall, or the cause's line."""
+    """Return the Unix time of the problem's start: the last step before a stall, or the line of the cause."""
     if incident.kind == "stall":
         return incident.quiet_since
     primary = primary_of(incident)
