@@ -38,7 +38,7 @@ class Login:
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:
-        """Return a text that says why people cannot sign in at `address`; ``None`` if they can."""
+        """Return the reason why people cannot sign in at `address`, or ``None`` if they can."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
                 return "login.metadata_url is missing; set it to …/.well-known/openid-configuration"

@@ -31,7 +31,7 @@ _MOST_LINES = 2000
 
 
 def plain(text: str, most: int = _MOST_WORDS) -> str:
-    """Return `text` as one line without control and direction characters, at most `most` characters."""
+    """Return `text` as one line of at most `most` characters, without control and direction characters."""
     return _cut(_seen(" ".join(text[: 8 * most].split())), most)
 
 
@@ -41,9 +41,9 @@ def cell(text: str) -> str:
 
 
 def verbatim(text: str) -> str:
-    """Return lines for ``st.code`` and ``st.text``, without color codes, control and direction characters.
+    """Return lines for ``st.code`` and ``st.text``, without color codes and control or direction characters.
 
-    Keep only the beginning of each long line. If there are too many lines, keep the last ones.
+    Keep only the beginning of each long line. If there are too many lines, keep only the last lines.
     """
     lines = _seen(text.replace("\r\n", "\n")).split("\n")
     return "\n".join(_cut(line, _MOST_LINE) for line in lines[-_MOST_LINES:])
@@ -101,7 +101,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return the escaped text. If `part` has spaces at an end, keep one of them."""
+    """Return the escaped text. If `part` starts or ends with spaces, keep one space at that end."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

@@ -276,7 +276,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Return a text that explains why a message has not been delivered."""
+    """Return the reason why a message has not been delivered."""
     if delivery.channel not in channels:
         return say("why-unknown", language, name=delivery.channel[:_NAME])
     if delivery.not_before > now:

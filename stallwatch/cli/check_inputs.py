@@ -197,7 +197,7 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a function that returns the source of a module of one of the packages in ``SOURCES``.
+    """Return a function that returns the source code of a module in a package of ``SOURCES``.
 
     The packages are installed for the interpreter `python`, by default for this interpreter.
     """

@@ -346,7 +346,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command line that reports another job: the newest with a problem, or else the newest.
+    """Return a command that reports another job: the newest job with a problem, or otherwise the newest job.
 
     ``options`` are the options of this call that change the report.
     """

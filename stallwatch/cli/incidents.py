@@ -228,7 +228,7 @@ def _acknowledged(incident: Incident, language: str) -> str:
 
 
 def _over(key: str, incident: Incident, language: str) -> str:
-    """Return a text that describes how and when an incident ended."""
+    """Return a sentence about how and when an incident ended."""
     when = local_time(incident.resolved_at or incident.updated_at)
     return say(key, language, incident=incident.id, how=incident.closing, when=when)
 
@@ -242,7 +242,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _open_state(incident: Incident, home: Path) -> str:
-    """Return the key of a text about the state of an open incident.
+    """Return the message key for the state of an open incident.
 
     If the run's agents in this state folder are gone, the incident is no longer watched.
     """

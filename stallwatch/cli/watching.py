@@ -130,7 +130,7 @@ class Destinations:
 
     @property
     def sinks(self) -> list[Sink]:
-        """The receivers of incidents. Chats come first, so that messages do not wait for local output."""
+        """Receivers of incidents. Chats come first, so that their messages do not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:

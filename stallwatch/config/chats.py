@@ -1,4 +1,4 @@
-"""Find chats and routes that cannot be used, and report each with its place in the configuration."""
+"""Find chats and routes that cannot be used, and report the place of each in the configuration."""
 
 from __future__ import annotations
 

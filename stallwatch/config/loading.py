@@ -150,7 +150,7 @@ def _check_home(config: Config) -> None:
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
-    """Yield the paths of existing configuration files: first in the current folder, then the user's file."""
+    """Yield the paths of the files that exist: the current folder's configuration, then the user's."""
     import platformdirs
 
     for folder in (cwd, platformdirs.user_config_path("stallwatch")):

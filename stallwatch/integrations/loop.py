@@ -130,8 +130,8 @@ class TrainingRun:
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
         """Print a notice about unknown names.
 
-        This is not a Python warning, because a warning would raise an exception in the training with ``-W
-        error``.
+        The notice is not a Python warning, because with ``-W error``, a warning would raise an exception in
+        the training loop.
         """
         from difflib import get_close_matches
 

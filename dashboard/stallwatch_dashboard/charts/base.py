@@ -46,7 +46,7 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Set keys of one part of the layout, such as ``xaxis``; other keys of the part are unchanged."""
+        """Set keys of one part of the layout, such as ``xaxis``. Other keys of the part do not change."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
@@ -67,7 +67,7 @@ def _bytes(array: object) -> Json:
 
 @dataclass(frozen=True)
 class Span:
-    """The time range that all charts of a run share, so that they can be compared."""
+    """The time range that all charts of a run share, so that users can compare the charts."""
 
     start: float
     end: float
@@ -210,7 +210,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
 
 def note(text: str, colour: str, **place: Any) -> Json:
-    """Return a Plotly annotation with a text at the upper edge of a chart."""
+    """Return a Plotly annotation that shows `text` at the upper edge of a chart."""
     font = {"size": 12, "color": colour}
     return {"text": text, "font": font, "showarrow": False, "yref": "paper", "y": 1, **place}
 

@@ -220,5 +220,5 @@ OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the heat map of the ranks of one host, which the page shows below the heat map of hosts."""
+    """Return the heat map of one host's ranks. The page shows it below the heat map of all hosts."""
     return Chart("lag_ranks", "chart_lag_ranks", ("rank_steps",), partial(draw_lag, host=host))

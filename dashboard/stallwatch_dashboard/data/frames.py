@@ -1,4 +1,4 @@
-"""Return the numbers of one run as pandas frames, in the same form for scraped numbers and for log copies."""
+"""Return a run's numbers as pandas frames, which have the same form for scraped numbers and log copies."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: first those of known ranks, in order, then all others.
+    """Return the log copies of a run: first those of known ranks, ordered by rank, then all others.
 
     For a run on several hosts, `hosts` contains the host of each folder.
     """
@@ -155,7 +155,7 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return a text with the time, ranks, and text of each line. A mark shows the position of the time `at`.
+    """Return the lines as text, each with its time and ranks. A mark shows the position of the time `at`.
 
     If there are too many lines, return the lines nearest to `at`.
     """

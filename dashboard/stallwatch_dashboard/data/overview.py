@@ -361,13 +361,13 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first: a stall, or else the newest among the most severe incidents."""
+    """Return the open incident to show first: a stall, or otherwise the newest of the severest incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the end of a run, or else an incident that was not resolved before the end.
+    """Return the incident about the run's end or, if there is none, one that was not resolved before the end.
 
     If the end of the run is unknown, an incident that was closed because no agent was left also counts as
     unresolved.

@@ -136,8 +136,8 @@ class Departed:
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """Return the time of the last sign of life of each of these runs, which are no longer scraped.
 
-        One coarse query and one exact query per run are faster than one query for the times of all numbers of
-        a day, which takes 9 ms per run in Prometheus 2.42.
+        One coarse query and one exact query per run are faster than a single query for the times of all
+        numbers of a day. That single query takes 9 ms per run in Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -164,7 +164,7 @@ _SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in a chart with few lines, and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
-#: Metrics that a Run page draws without a line per rank, read with one query.
+#: Metrics that a Run page draws without a line per rank. A single query reads all of them.
 _TOGETHER = (
     "step",
     "loss",

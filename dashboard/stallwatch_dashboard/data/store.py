@@ -72,7 +72,8 @@ class MetricStore:
         self._first: dict[str, float] = {}  # time of the oldest number, by run
         self._trends = Trends()
         self._next_id = 1
-        # Two threads and half a GiB are sufficient, and leave most of the host to the training.
+        # Two threads and half a GiB are sufficient, and leave most of the host's resources to the training
+        # run.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )

@@ -99,7 +99,7 @@ def draw_incidents(
 
 
 def _letters(text: str) -> int:
-    """Return the width of a text in Latin letters; a Chinese character is as wide as two."""
+    """Return the width of a text in Latin letters. A Chinese character is as wide as two Latin letters."""
     return sum(1 + (letter > "\u2e7f") for letter in text)
 
 

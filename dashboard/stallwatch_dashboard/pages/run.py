@@ -178,7 +178,8 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
     """Draw the facts about the hosts of a multi-host run, and return the host whose ranks are to be drawn.
 
-    This is the host that the user selected (stored in the address), or else the blamed host.
+    The returned host is the host that the user selected (stored in the address). If the user selected no
+    host, it is the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:

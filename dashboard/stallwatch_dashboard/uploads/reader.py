@@ -38,7 +38,7 @@ class Task:
     answer: str  #: path of the file for the result
     healthy: list[str] = field(default_factory=list)  #: paths of a healthy run's files, for comparison
     job: str = ""  #: name of the job to read; if empty, the job that ``stallwatch diagnose`` would report
-    together: bool = False  #: True reads all files as one run
+    together: bool = False  #: True if all files are read as one run
 
 
 class Answer(msgspec.Struct):

@@ -94,8 +94,8 @@ def read_uploads(
 ) -> Answer:
     """Diagnose the files. If there are files of a `healthy` run, compare the diagnosis with that run.
 
-    If the files belong to several jobs, read only the files of `job`, or all files as one run if `together`.
-    Call ``waiting`` if other uploads must be read first.
+    If the files belong to several jobs, read only the files of `job`. If `together` is true, read all files
+    as one run. Call ``waiting`` if other uploads must be read first.
 
     If ``progress`` raises an exception, for example because the user closed the page, kill the process
     immediately. Raise `ReadingFailed` if the process died, and ``OSError`` if files cannot be written.
