@@ -287,7 +287,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
     runs = _runs(store, name)
     if len(runs) > 1:
         return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the name is a prefix of an ID, which begins with the run
+    if runs and len(name) > len(runs[0]):  # the name is a prefix of an ID that begins with the run's name
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.

@@ -186,7 +186,7 @@ def fold(metric: str, values: Iterable[float]) -> float:
 
 
 def host_of(agent: str) -> str:
-    """Return the host of an agent, whose name is ``host:port``."""
+    """Return the host from an agent's name, which has the form ``host:port``."""
     return agent.rpartition(":")[0]
 
 
