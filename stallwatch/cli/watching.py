@@ -161,7 +161,7 @@ class Destinations:
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
-        if not sys.stderr.isatty():  # a log, which may be diagnosed on a host without the run's folder
+        if not sys.stderr.isatty():  # stderr is a log that may be diagnosed without the run's folder
             stalled = diagnosis.progress.stalled_after_step is not None or diagnosis.verdict == "stalled"
             if line := end_line(ending, folder.info.ended_at or time.time(), stalled=stalled):
                 print_notice(line)

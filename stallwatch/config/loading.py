@@ -138,7 +138,7 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a problem if the state folder is a file. This file would otherwise look like an empty folder."""
+    """Report a problem if the state folder is a file. Otherwise, the file would look like an empty folder."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)

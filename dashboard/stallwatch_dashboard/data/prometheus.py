@@ -83,7 +83,7 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Finds the last numbers of runs that are no longer scraped. This class is thread-safe.
+    """Finds the last numbers of runs that Prometheus no longer scrapes. This class is thread-safe.
 
     Times are Unix seconds.
     """

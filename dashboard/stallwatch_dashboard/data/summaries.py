@@ -158,7 +158,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix time of the last progress, and the time at which its absence becomes a stall."""
+    """Return the Unix times of the last progress, and of the moment at which its absence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
