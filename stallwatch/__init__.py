@@ -66,9 +66,9 @@ def diagnose(
     """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
 
     `paths` are files, folders, globs, or archives. ``Diagnosis.notes`` lists unreadable files; all other
-    files are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` are the logs of
-    a healthy run: lines that do not occur in them are reported as new. `packs` are the names of opt-in rule
-    packs, as for ``--rules-pack``.
+    files are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` names the
+    logs of a healthy run. Lines that do not occur in these logs are reported as new. `packs` contains the
+    names of opt-in rule packs, as for ``--rules-pack``.
 
     If the file names show that the files belong to several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
     result is about a single job: the newest job with a problem, otherwise the newest training job. The first

@@ -109,7 +109,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
 
 
 class _Screen:
-    """Printer of complete blocks of text, which the training's output cannot interrupt."""
+    """Prints complete blocks of text that the training's output cannot interrupt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -306,7 +306,8 @@ class Children:
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            # The processes are listed again each time, because a dying process may have started another.
+            # List the processes again each time, because a process can start another process before it
+            # ends.
             family = self._family()
             for process in family:
                 with contextlib.suppress(psutil.Error):

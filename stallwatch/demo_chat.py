@@ -20,7 +20,7 @@ from stallwatch_alerts.notice import SIGNS
 
 @contextmanager
 def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run an endpoint that passes each message to `show`; yield its Apprise URL. Port 0 is any free port."""
+    """Run an endpoint that passes messages to `show`; yield its Apprise URL. Port 0 selects any free port."""
     handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
     with ThreadingHTTPServer((host, port), handler) as server:
         threading.Thread(target=server.serve_forever, name="demo-chat", daemon=True).start()

@@ -26,7 +26,7 @@ class Login:
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-    cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; if empty, a new key
+    cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; generated if empty
     viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml``, or ``*``
     #: Entries like those of `viewers`; operators need not be listed as viewers.
     operators: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Login:
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:
-        """Return a problem that prevents people from signing in at `address`; ``None`` if there is none."""
+        """Return the reason why people cannot sign in at `address`, or ``None`` if they can."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
                 return "login.metadata_url is missing; set it to …/.well-known/openid-configuration"

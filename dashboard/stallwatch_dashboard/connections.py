@@ -20,7 +20,7 @@ _DESCRIPTORS = 4096  # limit of open files; each open page needs four, including
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection to the server, which accepts at most `most` connections.
+    """A connection to a server that accepts at most `most` connections.
 
     If there are more, the connection that has waited longest is closed. The head of a request must arrive
     within `seconds`. While sending a body or reading a response, the peer can pause for at most the same

@@ -83,7 +83,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """Return `port`, or ``None`` if it is in use. If `port` is 0, the system chooses a free port."""
+    """Return `port`, or ``None`` if it is in use. If `port` is 0, return a port that the system chooses."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:

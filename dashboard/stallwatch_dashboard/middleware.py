@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stallwatch_exporter.serving.hosts import refusal_of
 
-#: Pages by alias. An alias is in lower case and without - and _. The page "" is the first page, which has no
-#: path.
+#: Pages by alias. An alias is in lowercase and contains no hyphens or underscores. The page "" is the first
+#: page, which has no path.
 _MEANT = {
     **dict.fromkeys(("runs", "home", "index", "index.html", "dashboard"), ""),
     **dict.fromkeys(("run", "job", "training"), "run"),
@@ -34,7 +34,7 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 def redirect_target(path: str, query: str = "") -> str | None:
     """Return the address to redirect to, or None if no redirect is needed.
 
-    No redirect is needed for the path of a page, and for a path that no person types.
+    No redirect is needed for the path of a page, or for a path that people do not type.
     """
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
@@ -88,7 +88,7 @@ class OwnHosts:
             answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-            elif origins:  # Streamlit requires that both are equal, but a proxy can change the Host
+            elif origins:  # Streamlit requires equal Host and Origin headers, but a proxy can change Host
                 headers["host"] = origins[0].partition("://")[2]
             await answer(scope, receive, _protected(send))
             return

@@ -62,7 +62,7 @@ def _rank(page: RulePage, words: Sequence[str]) -> int:
 
 
 def try_pattern(pattern: str, text: str) -> Trial:
-    """Return the lines of `text` that the pattern matches. As in a diagnosis, each line is tested alone."""
+    """Return the lines of `text` that the pattern matches. As in a diagnosis, lines are tested separately."""
     if fault := pattern_fault(pattern):
         return Trial(fault)
     expression, lines = compile_re2(pattern, encoded=False), lines_of(text)

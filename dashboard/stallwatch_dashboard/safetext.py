@@ -31,7 +31,7 @@ _MOST_LINES = 2000
 
 
 def plain(text: str, most: int = _MOST_WORDS) -> str:
-    """Return `text` as one line without control and direction characters, at most `most` characters."""
+    """Return `text` as one line of at most `most` characters, without control and direction characters."""
     return _cut(_seen(" ".join(text[: 8 * most].split())), most)
 
 
@@ -41,9 +41,9 @@ def cell(text: str) -> str:
 
 
 def verbatim(text: str) -> str:
-    """Return lines for ``st.code`` and ``st.text``, without color codes, control and direction characters.
+    """Return lines for ``st.code`` and ``st.text``, without color codes and control or direction characters.
 
-    Keep only the beginning of each long line. If there are too many lines, keep the last ones.
+    Keep only the beginning of each long line. If there are too many lines, keep only the last lines.
     """
     lines = _seen(text.replace("\r\n", "\n")).split("\n")
     return "\n".join(_cut(line, _MOST_LINE) for line in lines[-_MOST_LINES:])
@@ -66,7 +66,7 @@ def advice(text: str) -> str:
 def prose(text: str, page: RulePage | None) -> str:
     """Return sentences as safe Markdown.
 
-    Sentences of the rule page keep their Markdown. Other sentences are escaped like in `advice`. Rule pages
+    Sentences of the rule page keep their Markdown. Other sentences are escaped as in `advice`. Rule pages
     are local, reviewed files, but a diagnosis can come from any source.
     """
     if page is not None:
@@ -101,7 +101,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return the escaped text. If `part` has spaces at an end, keep one of them."""
+    """Return the escaped text. If `part` starts or ends with spaces, keep one space at that end."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

@@ -28,7 +28,7 @@ class DashboardSettings:
     language: str = "en"  #: en or zh; a user can choose the other language
     scrape_seconds: float = 1.0
     keep_days: int = 30  #: days after which stored numbers are deleted
-    max_upload_mb: int = 1024  #: limit for one file of the post-mortem page
+    max_upload_mb: int = 1024  #: limit for the size of one file on the post-mortem page
     max_uploads_mb: int = 2048  #: limit for the total size of all users' uploads at one time
     max_members: int = 10_000  #: limit for the number of files in one archive
     max_expanded_mb: int = 65_536  #: limit for the expanded size of one compressed file or archive

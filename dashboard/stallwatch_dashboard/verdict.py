@@ -147,11 +147,11 @@ def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the rule's ID. If no rule explains the failure, return the exception or a phrase for this."""
+    """Return the rule's ID. If there is no rule, return the exception, or a phrase for an unknown cause."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
-#: Levels, by state, of runs that ended without an open incident.
+#: Level of each state, for runs that ended without an open incident.
 _OVER: Mapping[str, Level] = {
     "finished": "good",
     "interrupted": "quiet",
@@ -307,7 +307,7 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
 
 
 def name_hosts(key: str, hosts: Sequence[str], say: Say) -> str:
-    """Return the text of `key` with the hosts' names. If there are many hosts, name only the first ones."""
+    """Return the text of `key` with the hosts' names. If there are many hosts, include only a few names."""
     more, names = len(hosts) - _FEW_HOSTS, say("list_comma").join(hosts[:_FEW_HOSTS])
     return say(f"{key}_more", names, more) if more > 0 else say(key, names)
 

@@ -1,4 +1,4 @@
-"""Define the command line ``stallwatch COMMAND``. Each module holds the commands of one subject."""
+"""Define the command line ``stallwatch COMMAND``. Each module contains the commands for one subject."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 def main() -> None:
     """Run the command line; entry point of the console script."""
-    # Modules loaded at startup are not garbage. Collections that scan them take a sixth of the startup time.
+    # Modules loaded at startup are not garbage. Garbage collections that scan them would take a sixth of
+    # the startup time.
     gc.set_threshold(_OBJECTS)
     try:
         cli(prog_name="stallwatch")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 
 _LISTED = 10_000
-_NAME = 12  # characters of a chat's fingerprint that distinguish it from other chats
+_NAME = 12  # number of characters that distinguish a chat's fingerprint from others
 _FIRST_TRY_SECONDS = 20.0
 
 
@@ -276,7 +276,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Return a text that explains why a message has not been delivered."""
+    """Return the reason why a message has not been delivered."""
     if delivery.channel not in channels:
         return say("why-unknown", language, name=delivery.channel[:_NAME])
     if delivery.not_before > now:

@@ -40,7 +40,7 @@ class Inputs:
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the package versions from a file, of another Python, or of this Python; empty if unknown."""
+        """Return the package versions from a file, another Python, or this Python; empty if unknown."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -157,7 +157,7 @@ import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: spec.origin for name, spec in found.items() if spec and spec.origin}))
 """
-SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source
+SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source code
 
 
 class EnvironmentUnknown(Exception):
@@ -197,7 +197,7 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a function that returns the source of a module of one of the packages in ``SOURCES``.
+    """Return a function that returns the source code of a module in a package of ``SOURCES``.
 
     The packages are installed for the interpreter `python`, by default for this interpreter.
     """

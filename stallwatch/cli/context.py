@@ -54,7 +54,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands whose errors name similar commands, and the replacements of earlier commands."""
+    """A group of commands. An error suggests similar commands, or the new name of a renamed command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -75,7 +75,7 @@ class Group(click.Group):
             raise click.UsageError(message, ctx) from None
 
     def _similar(self, ctx: click.Context, word: str) -> list[str]:
-        """Return the commands with a similar name; if there are none, those whose help has the word."""
+        """Return the commands with a similar name; if there are none, those whose help contains the word."""
         from difflib import get_close_matches
 
         names = self.list_commands(ctx)  # not `self.commands`, because commands are loaded when needed
@@ -138,7 +138,7 @@ def hides_notifications(key: str) -> bool:
 
 
 def shuts_relay(key: str) -> bool:
-    """Return whether a mistake in this key ends the relay: the key sets its address or its access control."""
+    """Return whether a mistake in this key ends the relay. Such a key sets its address or access control."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
@@ -176,7 +176,7 @@ def address_options(section: str, host: str, port: str, lowest: int = 0) -> Call
 
 
 def rules_option(command: _Command) -> _Command:
-    """Add the options for further rule folders and packs to a command."""
+    """Add the options for additional rule folders and packs to a command."""
     about = "A folder of your own rule pages; can be repeated."
     about_packs = "A pack of further rules, such as other-frameworks; can be repeated."
     folders = setting_option("rules.dirs", "--rules", multiple=True, type=PATH, metavar="DIR", help=about)
@@ -230,7 +230,7 @@ def report_wrong_alerts(loaded: Config) -> bool:
 
 @contextmanager
 def extra(name: str, language: str = "en") -> Iterator[None]:
-    """Report a missing library in the block as a usage error that names the extra that installs it."""
+    """If the block lacks a library, raise a usage error that names the extra that installs the library."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -233,7 +233,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the folder of a run's record, which is elsewhere if the state folder had no space for it."""
+    """Return the folder of a run's record, even if it is elsewhere because the state folder had no space."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -346,7 +346,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command line that reports another job: the newest with a problem, or else the newest.
+    """Return a command that reports another job: the newest job with a problem, or otherwise the newest job.
 
     ``options`` are the options of this call that change the report.
     """
@@ -371,8 +371,8 @@ def _shell(options: Sequence[str], paths: Sequence[str]) -> str:
     from stallwatch_rules.report.clean import clean_path
 
     words = [*options, *(["--"] if any(path.startswith("-") for path in paths) else []), *paths]
-    # Suggest no command with control or unprintable characters, which cannot be copied from a terminal, or
-    # with a secret.
+    # Suggest no command that contains a secret. Also suggest no command with control or unprintable
+    # characters, because these cannot be copied from a terminal.
     if any(clean_path(word) != word or not word.isprintable() for word in words):
         return ""
     return shlex.join(["stallwatch", "diagnose", *words])

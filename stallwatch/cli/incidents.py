@@ -90,7 +90,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        # The name can also identify Prometheus alerts without an incident, which the relay sent.
+        # The name can also identify Prometheus alerts that the relay sent and that belong to no incident.
         alerts = people.acknowledge_alerts(name)
         for alert in alerts:
             print_line(say("acknowledged", language, incident=alert))
@@ -202,7 +202,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
-    """Open the incident database and the users' responses in it; raise `ClickException` on failure."""
+    """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
     from stallwatch_alerts.people import OperatorActions  # imported late: it needs an optional library
 
@@ -228,7 +228,7 @@ def _acknowledged(incident: Incident, language: str) -> str:
 
 
 def _over(key: str, incident: Incident, language: str) -> str:
-    """Return a text that describes how and when an incident ended."""
+    """Return a sentence about how and when an incident ended."""
     when = local_time(incident.resolved_at or incident.updated_at)
     return say(key, language, incident=incident.id, how=incident.closing, when=when)
 
@@ -242,7 +242,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _open_state(incident: Incident, home: Path) -> str:
-    """Return the key of a text about the state of an open incident.
+    """Return the message key for the state of an open incident.
 
     If the run's agents in this state folder are gone, the incident is no longer watched.
     """
@@ -287,7 +287,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
     runs = _runs(store, name)
     if len(runs) > 1:
         return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the name is a prefix of an ID, which begins with the run
+    if runs and len(name) > len(runs[0]):  # the name is a prefix of an ID that begins with the run's name
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.

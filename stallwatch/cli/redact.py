@@ -8,7 +8,7 @@ import click
 
 from stallwatch.cli.context import App, any_key, print_line, print_notices, progress_bar
 
-_MOST = 1024 * 1024  #: maximum bytes of a line that are masked together
+_MOST = 1024 * 1024  #: maximum number of bytes of a line that are masked as one piece
 _BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
 
 

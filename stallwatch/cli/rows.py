@@ -119,7 +119,7 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
 
 
 def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
-    """Yield one line of output for each period and rule, in time order. Matches without a time come last."""
+    """Yield a line of output for each interval and rule, in time order. Matches without a time come last."""
     import msgspec
 
     from stallwatch_rules.text.display import iso

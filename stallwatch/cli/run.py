@@ -97,7 +97,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     try:
         check_address_space()
-        # The training starts even if the configuration has mistakes, which are reported.
+        # Report mistakes in the configuration, but start the training in spite of them.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:

@@ -53,7 +53,7 @@ def runs(app: App, run: str | None) -> None:
         heads = ("run" if run is None else "folder", *_COLUMNS)
         places = [place for place in range(len(heads)) if any(row[place] != _NOTHING for row in rows)]
         table = plain_table(*(heads[place] for place in places))
-        # Default names differ only in their last characters.
+        # Do not truncate names, because default names differ only in their last characters.
         table.columns[0].no_wrap, table.columns[0].overflow = run is None, "fold"
         for row in rows:
             table.add_row(*(row[place] for place in places))

@@ -130,7 +130,7 @@ class Destinations:
 
     @property
     def sinks(self) -> list[Sink]:
-        """The receivers of incidents. Chats come first, so that messages do not wait for local output."""
+        """Receivers of incidents. Chats come first, so that their messages do not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
@@ -161,7 +161,7 @@ class Destinations:
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
-        if not sys.stderr.isatty():  # a log, which may be diagnosed where the run's folder is not available
+        if not sys.stderr.isatty():  # stderr is a log that may be diagnosed without the run's folder
             stalled = diagnosis.progress.stalled_after_step is not None or diagnosis.verdict == "stalled"
             if line := end_line(ending, folder.info.ended_at or time.time(), stalled=stalled):
                 print_notice(line)
@@ -179,7 +179,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # without chats, leave this to an agent with chats
+        if self._chat is not None:  # an agent without chats leaves this to an agent that has chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on)
 
@@ -218,7 +218,7 @@ class Destinations:
 def preload(language: str) -> None:
     """Import the modules and templates of the report early.
 
-    At the end of a run, no file descriptor may be free to import them.
+    At the end of a run, the process may have no free file descriptor with which to import them.
     """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed
@@ -229,7 +229,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line that describes what the run's folder contains; an empty text if it contains nothing."""
+    """Return a line about the output copies and diagnosis in the run's folder, or "" if it has neither."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -251,7 +251,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     if ending.kind in ("finished", "unknown") and well:
         return
     try:
-        _print_report(replace(diagnosis, ending=""), language)  # the ending is above it
+        _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"

@@ -1,4 +1,4 @@
-"""Find chats and routes that cannot be used, and report each with its place in the configuration."""
+"""Find chats and routes that cannot be used, and report the place of each in the configuration."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _NO_DESTINATION = f"no chat is left that can be used: {NO_NOTIFICATION} of stall
 def unusable(config: Config) -> list[ConfigError]:
     """Return an error for every URL that Apprise rejects, including URLs in routes. No message is sent.
 
-    If no usable URL is left, the last problem reports that no chat will be notified.
+    If no usable URL is left, the last error in the list says that no chat will be notified.
     """
     from stallwatch_alerts.channels.errors import remedy
     from stallwatch_alerts.masking import mask_url

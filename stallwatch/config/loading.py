@@ -1,8 +1,8 @@
 """Load the configuration from defaults, ``stallwatch.toml``, the environment, and flags.
 
-Later sources take precedence. For an unusable value, a ``ConfigError`` is added to ``Config.problems``, and
-the previous value remains effective, so that commands can continue if their work matters more than the
-configuration.
+Later sources take precedence. If a value is unusable, a ``ConfigError`` is added to ``Config.problems``,
+and the previous value remains effective. Commands can therefore continue if their work matters more than
+the configuration.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a problem if the state folder is a file. This file would otherwise look like an empty folder."""
+    """Report a problem if the state folder is a file. Otherwise, the file would look like an empty folder."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
@@ -150,7 +150,7 @@ def _check_home(config: Config) -> None:
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
-    """Yield the paths of the configuration files in the current folder and of the user, if they exist."""
+    """Yield the paths of the files that exist: the current folder's configuration, then the user's."""
     import platformdirs
 
     for folder in (cwd, platformdirs.user_config_path("stallwatch")):
@@ -304,7 +304,8 @@ _QUOTES = re.compile(r"[\"'\s]")
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
     """Yield the place of each table and key in the lines of a TOML file.
 
-    A place is the line number, whether the line is a table's header, and the parts of the full name.
+    A place consists of the line number, a flag that is True for a table's header, and the parts of the full
+    name.
     """
     table: list[str] = []
     for number, line in enumerate(lines, 1):

@@ -172,7 +172,7 @@ def _zone(name: str) -> ZoneInfo:
 
 @cache
 def _zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones()))  # cached: reads the folder of the time zone database
+    return tuple(sorted(available_timezones()))  # cached, because it reads the time zone database's folder
 
 
 def _quoted(value: Any) -> str:

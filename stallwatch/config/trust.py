@@ -33,8 +33,8 @@ def read_if_trusted(path: Path) -> bytes:
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # An open file stays the same even if the file at its path is replaced, so compare the two after
-        # opening.
+        # Another account can replace the file at the path after the file is opened. Therefore, `distrust`
+        # compares the status of the open file with the file at the path.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
         if reason is None:

@@ -1,4 +1,4 @@
-"""Check one value of the configuration. The value comes from TOML, or is parsed from text."""
+"""Check one value of the configuration. Values come from TOML, or are parsed from text."""
 
 from __future__ import annotations
 

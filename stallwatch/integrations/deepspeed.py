@@ -16,7 +16,8 @@ def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the ``stallwatch run`` command for the arguments that DeepSpeed passes.
 
     The arguments are Stallwatch's options, the script, and the script's arguments. The script can be ``-m
-    MODULE``. DeepSpeed writes ``--local_rank``, an argument of the script, first.
+    MODULE``. DeepSpeed writes ``--local_rank``, which is an argument of the script, before all other
+    arguments.
     """
     ours, rest, given = list[str](), list(words), list[str]()
     while rest[:1] and rest[0].startswith("--"):

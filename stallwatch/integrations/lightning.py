@@ -51,7 +51,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start with the trainer's number of steps, which is not 0 if the training is resumed."""
+        """Start counting at the trainer's step number, which is not 0 if the training run is resumed."""
         current = probe()
         self._step = trainer.global_step
         current.reported_by_user = True
@@ -63,7 +63,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report an optimizer step. With gradient accumulation, not every batch completes one."""
+        """Report an optimizer step. With gradient accumulation, not every batch completes a step."""
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -76,7 +76,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Report an evaluation. It can also take place before the training."""
+        """Report an evaluation. An evaluation can also take place before the training."""
         probe().phase("eval")
 
     on_test_batch_start = on_validation_batch_start
@@ -89,7 +89,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Report that a checkpoint is being saved: Lightning assembles it here, and then writes it."""
+        """Report that a checkpoint is being saved. Lightning writes it after assembling it in this call."""
         probe().phase("save")
 
     @_guarded

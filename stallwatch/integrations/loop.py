@@ -98,9 +98,9 @@ class TrainingRun:
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step.
 
-        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``. The method does
-        not wait for a tensor on a device. Without `number`, the steps are counted. An unknown name is
-        reported once on standard error.
+        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, and ``loss_scale``. The
+        method does not wait for a tensor on a device. Without `number`, the steps are counted. An unknown
+        name is reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)
@@ -116,7 +116,8 @@ class TrainingRun:
     def phase(self, name: str) -> Iterator[None]:
         """Report that the code in the ``with`` block is a phase.
 
-        A phase is ``eval``, ``save``, ``rollout``, ``weight-sync``, or ``init``: ``with run.phase("eval"):``.
+        The name of a phase is ``eval``, ``save``, ``rollout``, ``weight-sync``, or ``init``, for example
+        ``with run.phase("eval"):``.
         """
         if str(name) not in self._phases:
             self._unknown("phase", [name], self._phases)
@@ -129,8 +130,8 @@ class TrainingRun:
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
         """Print a notice about unknown names.
 
-        This is not a Python warning, because a warning would raise an exception in the training with ``-W
-        error``.
+        The notice is not a Python warning, because with ``-W error``, a warning would raise an exception in
+        the training loop.
         """
         from difflib import get_close_matches
 

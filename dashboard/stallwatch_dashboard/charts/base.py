@@ -46,7 +46,7 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Set keys of one part of the layout, such as ``xaxis``; other keys of the part are unchanged."""
+        """Set keys of one part of the layout, such as ``xaxis``. Other keys of the part do not change."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
@@ -55,7 +55,7 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes. plotly.js reads them from 2.28 on; plotly.py 5.24 contains 2.35."""
+    """Encode an array as base64 bytes. plotly.js 2.28 and later read them; plotly.py 5.24 has 2.35."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
@@ -67,7 +67,7 @@ def _bytes(array: object) -> Json:
 
 @dataclass(frozen=True)
 class Span:
-    """The time range that all charts of a run share, so that they can be compared."""
+    """The time range that all charts of a run share, so that users can compare the charts."""
 
     start: float
     end: float
@@ -189,7 +189,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     shown = sorted(
         incidents[:_MOST_NAMES], key=lambda incident: (began(incident), incident.severity == "critical")
     )
-    letters = _LETTERS / max(span.end - span.start, 1.0)  # letters that fit into one second
+    letters = _LETTERS / max(span.end - span.start, 1.0)  # number of letters that are as wide as one second
     next_start: float | None = None
     for incident in reversed(shown):
         start, anchor = began(incident), "left"
@@ -210,7 +210,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
 
 def note(text: str, colour: str, **place: Any) -> Json:
-    """Return a Plotly annotation with a text at the upper edge of a chart."""
+    """Return a Plotly annotation that shows `text` at the upper edge of a chart."""
     font = {"size": 12, "color": colour}
     return {"text": text, "font": font, "showarrow": False, "yref": "paper", "y": 1, **place}
 
@@ -222,7 +222,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
-    if len(ranks) < (every := frame["rank"].nunique()):  # a note in the legend does not cover a line
+    if len(ranks) < (every := frame["rank"].nunique()):  # the note is in the legend, where it covers no line
         title, rows = groups[len(ranks) - 1]
         groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):

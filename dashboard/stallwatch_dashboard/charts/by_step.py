@@ -13,7 +13,7 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-_MOST_NAMED = 8  #: maximum number of lines with a name in the legend, which is the number of colors
+_MOST_NAMED = 8  #: maximum number of lines with a name in the legend; equals the number of colors
 #: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
 #: Names of the series that a diagnosis can contain.
@@ -48,7 +48,7 @@ def compared(
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of the lowest rank as columns ``step`` and ``v``.
 
-    A number's step is the step that the run had reached at that time.
+    Each number is assigned the step that the run had reached at the time of the number.
     """
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})

@@ -26,9 +26,9 @@ _LONGEST = 24  #: maximum number of characters of a host's name at the axis
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     """Return how many steps each rank is behind the leading rank, at each time.
 
-    The result has a row per rank and a column per time (Unix seconds). Cells before a rank's start are NaN.
-    Each time span shows the last known step of each rank, so that ranks that are scraped at different times
-    within the span do not appear to lag.
+    The result has a row per rank and a column per time span (Unix seconds). Cells before a rank's start are
+    NaN. In each time span, the last known step of a rank counts. Therefore, ranks that are scraped at
+    different times within the span do not appear to lag.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -127,7 +127,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
     )
     marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide the bands of incidents, and uses the same color
+    for shape in chart.layout["shapes"]:  # the map would hide incident bands of its color
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}

@@ -30,8 +30,8 @@ from stallwatch_exporter.incident import Incident
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
 _BAND_PIXELS = 110
-#: Colors of phases, which are distinguishable with any color vision. Training, the longest phase, has a quiet
-#: color.
+#: Colors of the phases. They are distinguishable with any color vision. Training, the longest phase, has an
+#: unobtrusive color.
 COLOURS = {
     "train": theme.SKY,
     "init": "#8A949E",
@@ -103,8 +103,8 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The threshold is high at the start of a run. Without this limit, its line would fall from outside the
-    # chart.
+    # The threshold is high at the start of a run. Without this limit, its line would enter the chart from
+    # above.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
@@ -121,7 +121,8 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
 def top(found: RunFrames, waited: float) -> float:
     """Return the upper end of the axis for step times.
 
-    The axis includes all steps. It also includes the last threshold, unless that is much higher.
+    The axis includes all steps. It also includes the last threshold, unless the threshold is more than 20
+    times as high as the slowest step and the current wait.
     """
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
@@ -213,10 +214,11 @@ BOARD = (
 )
 WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page
 
-#: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
+#: Charts that require DeepSpeed or a probe in the ranks. If they have no data, the page does not list them
+#: as missing.
 OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the heat map of the ranks of one host, which the page shows below the heat map of hosts."""
+    """Return the heat map of one host's ranks. The page shows it below the heat map of all hosts."""
     return Chart("lag_ranks", "chart_lag_ranks", ("rank_steps",), partial(draw_lag, host=host))

@@ -68,7 +68,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return about `most` of the points, but at least half as many. The points must be in order.
+    """Return about `most` points, but at least half of `most`. The points must be in order.
 
     The lowest and highest value of each time span are kept.
     """
@@ -94,7 +94,7 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """Return the index of the first wanted and allowed point of each group that has such a point."""
+    """Return, for each group, the index of the first point that is wanted and allowed, if there is one."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 
@@ -103,7 +103,7 @@ _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum number of points of one metric; a metric with more points is thinned
 #: Points per series if a metric has many series, such as one per rank, and the maximum for all series.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
-_MOST_FRESH = 16_000  #: maximum number of a metric's points that are kept as tuples until a page reads it
+_MOST_FRESH = 16_000  #: maximum number of a metric's new points, kept as tuples until a page reads the metric
 
 
 @dataclass
@@ -113,7 +113,7 @@ class _Metric:
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
-    shown: tuple[int, int, Points] | None = None  # number of points in the file, limit, last result
+    shown: tuple[int, int, Points] | None = None  # last call: points in file, limit, result
 
     def fold(self) -> None:
         if self.fresh:

@@ -1,4 +1,4 @@
-"""Return the numbers of one run as pandas frames, in the same form for scraped numbers and for log copies."""
+"""Return a run's numbers as pandas frames, which have the same form for scraped numbers and log copies."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ _FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_facto
 #: Metrics whose values are reported with a step, not between steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
-_POINTS = 1200  #: maximum number of points of a metric: two per pixel of a chart
-_RANK_POINTS = 20_000  #: maximum number of points of a metric, enough for 128 ranks in 80 time spans
-SILENT_SECONDS = 60.0  #: an agent that is silent for this much longer than the other agents is gone
+_POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
+_RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
+SILENT_SECONDS = 60.0  #: an agent counts as gone if it is silent for this much longer than the others
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -181,12 +181,12 @@ _SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")
 
 
 def fold(metric: str, values: Iterable[float]) -> float:
-    """Combine the values that several agents report for one series, like the recording rules and alerts."""
+    """Combine the values that several agents report for one series, as the recording rules and alerts do."""
     return sum(values) if metric.endswith(_SUMMED) else max(values)
 
 
 def host_of(agent: str) -> str:
-    """Return the host of an agent, whose name is ``host:port``."""
+    """Return the host from an agent's name, which has the form ``host:port``."""
     return agent.rpartition(":")[0]
 
 
@@ -223,7 +223,8 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
             continue
         times = np.union1d(summed[0], counted[0])
         seconds, steps = _held(summed, times), _held(counted, times)
-        # A repeated point ends a plateau, so only points with a changed step count give a duration.
+        # The last point of a plateau repeats the plateau's value, so durations are computed only between
+        # points at which the step count changed.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0

@@ -18,12 +18,12 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.redact import redact
 
-MOST_BYTES = 512 * 1024  #: maximum number of bytes of one copy around a time, half before and half after it
+MOST_BYTES = 512 * 1024  #: maximum bytes read from one copy, half before and half after a given time
 MOST_COPIES = 128  #: maximum number of ranks whose copies are read for one view
 MOST_LINES = 2000  #: maximum number of lines of one view
 _END_BYTES = 256 * 1024  #: number of bytes read from the end of one copy
 _MOST_CHARACTERS = 2000  #: maximum number of characters of one line
-_FOLD_SECONDS = 1.0  #: within this time, the same line of several ranks is shown once
+_FOLD_SECONDS = 1.0  #: equal lines of several ranks within this time are shown as one line
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -44,7 +44,7 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: first those of known ranks, in order, then all others.
+    """Return the log copies of a run: first those of known ranks, ordered by rank, then all others.
 
     For a run on several hosts, `hosts` contains the host of each folder.
     """
@@ -155,7 +155,7 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return a text with the time, ranks, and text of each line. A mark shows the position of the time `at`.
+    """Return the lines as text, each with its time and ranks. A mark shows the position of the time `at`.
 
     If there are too many lines, return the lines nearest to `at`.
     """

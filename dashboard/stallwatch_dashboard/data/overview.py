@@ -38,7 +38,7 @@ _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which
 _UNTIMED_SECONDS = 180.0  # the same minimum if no step was measured, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
-_NEAR_END = 0.9  # a last logged step after this share of all steps can be the last step of the run
+_NEAR_END = 0.9  # if the last logged step is past this share of all steps, it can be the run's last step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,9 +332,10 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has made no progress for an unusually long time.
 
-    The time without progress must be longer than the total time of all steps, because the first few steps do
-    not establish a regular interval, and a stall among them is reported only after half an hour. If no step
-    has a measured duration, the time from the run's start to its last progress counts instead.
+    The time without progress must be longer than the total time of all steps. The reason is that the first
+    few steps do not establish a regular interval, and that a stall among them is reported only after half an
+    hour. If no step has a measured duration, the time from the run's start to its last progress counts
+    instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -360,13 +361,13 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first: a stall, or else the newest among the most severe incidents."""
+    """Return the open incident to show first: a stall, or otherwise the newest of the severest incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the end of a run, or else an incident that was not resolved before the end.
+    """Return the incident about the run's end or, if there is none, one that was not resolved before the end.
 
     If the end of the run is unknown, an incident that was closed because no agent was left also counts as
     unresolved.
@@ -377,7 +378,7 @@ def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = Fals
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time at which the problem began: the last step before a stall, or the cause's line."""
+    """Return the Unix time of the problem's start: the last step before a stall, or the line of the cause."""
     if incident.kind == "stall":
         return incident.quiet_since
     primary = primary_of(incident)
@@ -399,7 +400,8 @@ def lasted(incident: Incident, now: float) -> float | None:
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
     """Return the name of the newest attempt of this run, or None if `run` is the newest attempt.
 
-    An attempt has the name of the first run and a number. `names` are the names of all runs, newest first.
+    The name of an attempt is the name of the first run, followed by a number. `names` contains the names of
+    all runs, newest first.
     """
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run

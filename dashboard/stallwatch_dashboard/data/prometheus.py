@@ -83,7 +83,7 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Finds the last numbers of runs that are no longer scraped. This class is thread-safe.
+    """Finds the last numbers of runs that Prometheus no longer scrapes. This class is thread-safe.
 
     Times are Unix seconds.
     """
@@ -136,8 +136,8 @@ class Departed:
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """Return the time of the last sign of life of each of these runs, which are no longer scraped.
 
-        One coarse query and one exact query per run are faster than one query for the times of all numbers of
-        a day, which takes 9 ms per run in Prometheus 2.42.
+        One coarse query and one exact query per run are faster than a single query for the times of all
+        numbers of a day. That single query takes 9 ms per run in Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -157,14 +157,14 @@ class Departed:
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
-_GRID_SECONDS = 290.0  #: less than five minutes, the time for which Prometheus returns a number as the newest
+_GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
 _SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: number of times in a chart, and in a chart with a series per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in a chart with few lines, and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
-#: Metrics that a Run page draws without a line per rank, read with one query.
+#: Metrics that a Run page draws without a line per rank. A single query reads all of them.
 _TOGETHER = (
     "step",
     "loss",

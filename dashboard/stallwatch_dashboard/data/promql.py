@@ -25,7 +25,7 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return a query for the newest value of each metric in `names`, per run: the highest of all ranks."""
+    """Return a query for each run's newest value of each metric in `names`: the highest of all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
@@ -104,7 +104,7 @@ class Questions:
         return self.moments(query, start, end, max(1.0, (end - start) / moments)) or []
 
     def moments(self, query: str, start: float, end: float, width: float) -> list[Any] | None:
-        """Return the values of series at times that are `width` seconds apart; None if the query failed."""
+        """Return the values of all series at times `width` seconds apart, or None if the query failed."""
         return self._query("/api/v1/query_range", query, start=start, end=end, step=width)
 
     def _query(self, path: str, query: str, **times: float) -> list[Any] | None:
@@ -147,7 +147,7 @@ Labels = tuple[tuple[str, str], ...]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: maximum seconds until the server has a number; this time span is queried again
+_LATE_SECONDS = 60.0  #: a number can reach the server this late, so this time span is queried again
 _SAME_SECONDS = 0.5  #: seconds for which a result is reused, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
@@ -204,7 +204,7 @@ def _before(points: Points, end: float) -> Points:
 def _joined(points: Points | None, values: list[Any]) -> Points:
     """Return the known points, followed by the points of a query's result."""
     times = np.array([at for at, _ in values], "float64")
-    # texts such as "0.5", "NaN", or "+Inf"
+    # The server sends values as strings such as "0.5", "NaN", or "+Inf".
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):
         return times, numbers

@@ -30,7 +30,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """The status of scraping one endpoint for one run. Another agent can use the same port later."""
+    """The scraping status of one endpoint and run. Another agent can use the same port later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
@@ -88,7 +88,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint without a pending query. Wait for the responses of all but slow endpoints."""
+        """Query every endpoint that has no pending query. Wait for all responses except slow ones."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -161,7 +161,7 @@ class Scraper:
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether the endpoint certainly belongs to an agent, so that credentials can be sent to it.
+    """Return whether the endpoint is known to belong to an agent, so that credentials can be sent to it.
 
     It must be a configured target, or the agent's process must be alive on this host. Any account could
     listen on the port of an agent that has ended.

@@ -1,4 +1,4 @@
-"""Combine the runs, incidents, and numbers for the pages, from this host's state folder or a Prometheus."""
+"""Combine the pages' runs, incidents, and numbers from this host's state folder or a Prometheus server."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """Return the scraped numbers of the run. Where scraped numbers are missing, use its log copies."""
+        """Return the scraped numbers of the run. If some are missing, read them from the run's log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [agent.folder for agent in agents], as_one(agents)
@@ -218,7 +218,8 @@ class Source:
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
         now = self.clock()
-        # The record has a time from the clock of the agent's host, so the scrape is checked separately.
+        # The time in the record comes from the clock of the agent's host. Therefore, the age of the last
+        # scrape is checked separately.
         answers = scraped is not None and now - scraped <= self._late
         signs = [scraped, info.updated_at if info else None]
         seen = max((time for time in signs if time is not None), default=None)
@@ -306,7 +307,7 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """Id of the rule of the primary cause; empty if there is no diagnosis."""
+        """ID of the rule of the primary cause; empty if there is no diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""

@@ -72,7 +72,8 @@ class MetricStore:
         self._first: dict[str, float] = {}  # time of the oldest number, by run
         self._trends = Trends()
         self._next_id = 1
-        # Two threads and half a GiB are sufficient, and leave most of the host to the training.
+        # Two threads and half a GiB are sufficient, and leave most of the host's resources to the training
+        # run.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
@@ -278,7 +279,8 @@ _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
 """
-#: This query scans the file twice, and takes half as long as a single scan with ``arg_max`` (duckdb 2.0).
+#: This query scans the file twice, but takes only half as long as a single scan with ``arg_max`` (duckdb
+#: 2.0).
 _NEWEST = """
 WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
 SELECT id, run, metric, rank, labels, agent, first, last, coalesce(v, 'nan'::DOUBLE)
@@ -287,7 +289,7 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over: an agent reports a failure, or all agents that report have ended."""
+    """Return whether the run is over: an agent reports a failure, or every agent that reports has ended."""
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -50,7 +50,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the current sum and count of the histogram of step times. Both restart at 0 with the agent."""
+        """Add the current sum and count of the histogram of step times. A restarted agent counts from 0."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -76,7 +76,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history. `steps` contains the arguments of calls of `Trend.steps`."""
+    """Return the trends of a complete history. `steps` contains the arguments of calls to `Trend.steps`."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -89,7 +89,7 @@ Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by met
 
 #: Metrics of the accelerators' memory. A row shows the first of these metrics that its run reports.
 MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
-#: All metrics that are part of a row.
+#: All metrics that a row of the Runs page uses.
 METRICS = (
     "step",
     "target_steps",
@@ -118,7 +118,8 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
     loss = latest.get("loss", {})
     memory = (*MEMORY, "host_memory_bytes")
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
-    # A single scrape gives no difference, so the mean of all steps is used instead.
+    # After a single scrape, there is no earlier value to subtract, so the mean of all steps is used
+    # instead.
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
@@ -151,13 +152,13 @@ def _phase(states: Mapping[Which, float]) -> str:
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    # The end of a failed host is the end of the run, regardless of when other hosts ended.
+    # If one host fails, its end is the end of the run, regardless of when other hosts ended.
     which = max(moments, key=lambda series: (label_of(series, "ending") not in ENDINGS, moments[series]))
     return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix time of the last progress, and the time at which its absence becomes a stall."""
+    """Return the Unix times of the last progress, and of the moment at which its absence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
@@ -233,7 +234,7 @@ class Trends:
             self._trend(reading.run).loss(reading.value)
 
 
-#: Selects values with a rank. Of values without a rank, selects only those of the first agent.
+#: Selects all values that have a rank, and the first agent's values that have no rank.
 _SPEAKS = """(rank IS NOT NULL OR agent = (
     SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
 ))"""

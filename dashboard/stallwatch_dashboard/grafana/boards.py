@@ -1,8 +1,8 @@
 """Build two Grafana boards: one for all runs, and one for a single run.
 
-The uids of the boards never change, so links to the boards stay valid. `panels.json` describes the panels.
-The boards are built with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also
-read.
+The UIDs of the boards never change, so links to the boards stay valid. `panels.json` describes the panels.
+The boards are built with grafana-foundation-sdk for the schema of Grafana 11.4. Later versions of Grafana
+can also read this schema.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def boards() -> dict[str, dict[str, Any]]:
-    """Return the boards by their uids. A board is a dict in Grafana's JSON model."""
+    """Return the boards, keyed by UID. A board is a dict in Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "All runs. Runs that need attention come first.")

@@ -66,7 +66,7 @@ class Grafana:
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
-        """Create a board, or replace the board with this uid. Grafana keeps the earlier versions."""
+        """Create a board, or replace the board with this UID. Grafana keeps the earlier versions."""
         known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")

@@ -67,7 +67,7 @@ def leave_fragments() -> None:
 
 
 def leave_last_page() -> None:
-    """Call `leave_fragments` if the browser opened another page, and discard the clicks on the last page."""
+    """Call `leave_fragments` if the browser opened another page, and discard clicks on the previous page."""
     context = get_script_run_ctx()
     if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
         leave_fragments()
@@ -79,9 +79,9 @@ def leave_last_page() -> None:
 def note_page() -> None:
     """Store the current page, after the navigation has found it.
 
-    For an address that was just opened, Streamlit first reports the main script, and reports the page only
-    from the next run (streamlit 1.67, PagesManager). If this counted as a change of page, the first click
-    would be discarded.
+    After the browser opens an address, Streamlit reports the main script in the first run, and the page
+    only in later runs (streamlit 1.67, PagesManager). If this difference counted as a change of page, the
+    first click would be discarded.
     """
     if (context := get_script_run_ctx()) is not None:
         st.session_state[_DRAWN] = context.page_script_hash
@@ -104,7 +104,7 @@ def language() -> str:
     (the cookie). Of the browser's languages, only Chinese counts, because English is often only a default.
     """
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
-        st.session_state[_OF_ADDRESS] = named  # the address of the next page does not contain it
+        st.session_state[_OF_ADDRESS] = named  # the next page's address has no such parameter
     if chosen := st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS):
         return str(chosen)
     candidates = (
@@ -140,7 +140,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` for an unknown key. Later versions can have further keys."""
+    """Return the text of a key, or `otherwise` for an unknown key, such as a key of a later version."""
     try:
         return say(key)
     except KeyError:
@@ -152,7 +152,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the time zone of the user's browser. Return None, for this host's zone, if it is unknown."""
+    """Return the browser's time zone. If it is unknown, return None, which stands for this host's zone."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -234,7 +234,7 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         with right:
             if fixes:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(fixes[:_FEW_FIXES]))  # in full: the action may be in any sentence
+                st.markdown(numbered(fixes[:_FEW_FIXES]))  # in full, because any sentence can name the action
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))
@@ -251,8 +251,8 @@ _MISSING_PAGE = "missing_page"
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
     """Return a hidden page with the name in the address, if none of the `pages` has this name.
 
-    The browser sends the name only once, and afterward a number derived from the name. The page must
-    therefore exist as long as the user's session (streamlit 1.67, PagesManager).
+    The browser sends the name only once. Afterward, it sends a number that is derived from the name. The
+    page must therefore exist as long as the user's session (streamlit 1.67, PagesManager).
     """
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None
@@ -271,6 +271,6 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
-    """Draw a button that downloads a text, without redrawing the page."""
+    """Draw a button that downloads `text`. A click on the button does not redraw the page."""
     icon = ":material/download:"
     st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

@@ -99,7 +99,7 @@ def draw_incidents(
 
 
 def _letters(text: str) -> int:
-    """Return the width of a text in Latin letters; a Chinese character is as wide as two."""
+    """Return the width of a text in Latin letters. A Chinese character is as wide as two Latin letters."""
     return sum(1 + (letter > "\u2e7f") for letter in text)
 
 
@@ -165,7 +165,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 def _timeline(incident: Incident) -> None:
     """Draw the changes of an incident and the users' notes."""
-    kept = shared().cases.history(incident.id)  # all changes, if an older version stored the incident
+    kept = shared().cases.history(incident.id)  # contains all changes if an older version stored the incident
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):

@@ -50,7 +50,7 @@ from stallwatch_rules.report.phrases import (
 )
 from stallwatch_rules.text.digest import fold_ranks
 
-_TOGETHER = ""  #: the option to read all files as one run; no job has this name
+_TOGETHER = ""  #: the option to read all files as one run; no job has an empty name
 _CHOICE = "which_job"  #: session key of the selected job
 _ROW_PIXELS = 35  #: height of a row in Streamlit's tables
 _MOST_ROWS = 6
@@ -118,7 +118,7 @@ def _unknown(found: Diagnosis) -> None:
 
 
 def _new_lines(found: Diagnosis) -> None:
-    """Draw the lines that first appear near the end of the run, or that a healthy run does not have."""
+    """Draw the lines that first occur near the end of the run, or that do not occur in a healthy run."""
     st.markdown(f"#### {word('new-lines', language())}")
     for line in found.new_lines:
         st.caption(markdown(new_line_where(line, language())))

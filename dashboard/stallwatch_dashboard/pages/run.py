@@ -38,7 +38,7 @@ from stallwatch_dashboard.verdict import name_hosts, rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: maximum age of numbers for which the page does not show the age
+_FRESH_SECONDS = 4.0  #: numbers up to this age are shown without their age
 _LAST_WORDS_SECONDS = 15.0  #: maximum delay of a run's last numbers, lines, and incidents after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
@@ -159,7 +159,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     span = _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # the map of the selected host's ranks is below the map of hosts
+    if is_folded(found.hosts):  # the heat map of the selected host's ranks is below that of all hosts
         maps = [chart for chart in ready if chart.key == "lag"]
         maps += [ranks_of_host(host)] if host else []
         ready = maps + [chart for chart in ready if chart.key != "lag"]
@@ -178,7 +178,8 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
     """Draw the facts about the hosts of a multi-host run, and return the host whose ranks are to be drawn.
 
-    This is the host that the user selected (stored in the address), or else the blamed host.
+    The returned host is the host that the user selected (stored in the address). If the user selected no
+    host, it is the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:
@@ -242,7 +243,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Draw where in the code the ranks were at each stall, newest stall first."""
+    """Show where in the code the ranks were at each stall, newest stall first."""
     for incident in sorted(incidents, key=lambda incident: -incident.opened_at):
         if incident.stacks is None:
             continue

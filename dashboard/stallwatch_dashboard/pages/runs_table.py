@@ -63,7 +63,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table, which contains words if `field` is empty, otherwise numbers."""
+    """A column of the table. It contains words if `field` is empty, and numbers otherwise."""
 
     name: str  #: key of the heading's text
     width: int  #: width in pixels
@@ -100,14 +100,14 @@ COLUMNS = (
     Column("host", 140, "host", rising=True, long=True),
 )
 _LAST_FITTING = "duration"
-_ALWAYS = 2  #: number of the first columns that are shown even if they are empty
+_ALWAYS = 2  #: number of columns, from the left, that are shown even if they are empty
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
     """Draw the data that `table` returned. The same `key` keeps the user's sorting and search."""
     html, css, js = _sources()
-    # The component is registered at each draw, because Streamlit's tests have a registry of components per
-    # page (1.58).
+    # The component is registered at each draw, because Streamlit's test framework has a separate registry
+    # of components for each page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
     draw(data=table, key=key)
 

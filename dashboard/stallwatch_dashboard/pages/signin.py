@@ -22,8 +22,8 @@ export default function ({ data }) {
   else sessionStorage.setItem("stallwatch-wanted", here);
 }
 """
-# The stored address contains no host, so that no link can lead through the sign-in to another site. A person
-# who has left the first page before this script runs is not redirected.
+# The stored address contains no host. Otherwise, a link could lead through the sign-in to another site. A
+# person who has left the first page before this script runs is not redirected.
 _GO = """
 export default function ({ data }) {
   const wanted = sessionStorage.getItem("stallwatch-wanted");

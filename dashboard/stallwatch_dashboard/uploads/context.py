@@ -38,7 +38,7 @@ def lines_around(
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 masker = LineMasker()
-                # Read one additional line before these lines, because it can be part of a private key.
+                # Also read the line before these lines, because it can be part of a private key.
                 lines = [
                     structs.replace(line, text=masker(line.text))
                     for line in _read(log, problems, number, before + 1, after)

@@ -35,10 +35,10 @@ class Task:
     rules: list[str]
     limits: Limits
     workers: int
-    answer: str  #: path of the file to write
+    answer: str  #: path of the file for the result
     healthy: list[str] = field(default_factory=list)  #: paths of a healthy run's files, for comparison
     job: str = ""  #: name of the job to read; if empty, the job that ``stallwatch diagnose`` would report
-    together: bool = False  #: True reads all files as one run
+    together: bool = False  #: True if all files are read as one run
 
 
 class Answer(msgspec.Struct):

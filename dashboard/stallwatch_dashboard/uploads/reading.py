@@ -65,7 +65,7 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 _AT_ONCE = 2
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
-_RATIO_FROM = 64 * _MIB  # smaller than the default, because any user can upload files
+_RATIO_FROM = 64 * _MIB  # the ratio limit applies from this size; low, because any user can upload files
 
 
 class ReadingFailed(Exception):
@@ -94,8 +94,8 @@ def read_uploads(
 ) -> Answer:
     """Diagnose the files. If there are files of a `healthy` run, compare the diagnosis with that run.
 
-    If the files belong to several jobs, read only the files of `job`, or all files as one run if `together`.
-    Call ``waiting`` if other uploads must be read first.
+    If the files belong to several jobs, read only the files of `job`. If `together` is true, read all files
+    as one run. Call ``waiting`` if other uploads must be read first.
 
     If ``progress`` raises an exception, for example because the user closed the page, kill the process
     immediately. Raise `ReadingFailed` if the process died, and ``OSError`` if files cannot be written.
