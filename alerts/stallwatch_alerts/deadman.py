@@ -1,6 +1,6 @@
 """Ping a monitoring service while Stallwatch works. If the pings stop, the service raises an alert.
 
-The URL belongs to a check of healthchecks.io or of a compatible service. A request to the URL itself means
+The URL belongs to a check at healthchecks.io or a compatible service. A request to the URL itself means
 success, ``/start`` means that a run began, and ``/fail`` means that the run failed
 (healthchecks.io/docs/http_api).
 """

@@ -192,7 +192,7 @@ A sink may also have some of these members; ``id`` is the id of an incident:
 * ``alive(problem)`` is called about once a second, after the agent checked the run. ``problem`` describes
   the checks that failed, and is empty if all checks succeeded.
 
-In a run over several hosts, a sink receives the incidents of the agent that merges the reports:
+In a run across several hosts, a sink receives the incidents of the agent that merges the reports:
 
 * ``adopt(incident)`` is called after another agent reported this state of the incident. A sink without this
   method is instead called when an incident ends that it received before.

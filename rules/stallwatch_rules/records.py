@@ -289,7 +289,7 @@ class Diagnosis(msgspec.Struct):
     series: list[Series] = []  #: curves for charts; not in JSON, and empty while a run is watched
     interrupted_by: Interrupter | None = None  #: who stopped the run, if it was stopped from outside
     starts: list[Start] = []  #: starts in the log if it contains several, newest first
-    hosts: list[HostRanks] = []  #: hosts of a run over several hosts, if known
+    hosts: list[HostRanks] = []  #: hosts of a run across several hosts, if known
 
     @property
     def in_trouble(self) -> bool:

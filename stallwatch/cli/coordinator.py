@@ -31,7 +31,7 @@ def coordinator(app: App) -> None:
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
-    A run over many hosts does not need this service: its first host merges the reports. However, a
+    A run across many hosts does not need this service: its first host merges the reports. However, a
     coordinator service outlives the cluster's jobs, and no other host needs the chats' URLs. If the service
     does not respond, the run's hosts merge the reports themselves. To stop the service, press Ctrl-C.
     """

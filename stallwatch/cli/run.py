@@ -40,7 +40,7 @@ def _reaction(text: str) -> str:
 def watch_options(command: _Command) -> _Command:
     """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
-    belongs = "Name of the run over several hosts, if no scheduler identifies the run."
+    belongs = "Name of the run across several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
     about = "What to do at a stall: report (default), abort, or 'command LINE'."
     for option in (

@@ -1,1 +1,1 @@
-"""Handle runs over several hosts: their identity, the exchange between agents, and merged incidents."""
+"""Handle runs across several hosts: their identity, the exchange between agents, and merged incidents."""

@@ -39,7 +39,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
 _Folder = TypeVar("_Folder", str, Path)
-#: File of an agent in a run over several hosts. It contains the run's incidents that this agent reported to
+#: File of an agent in a run across several hosts. It contains the run's incidents that this agent reported to
 #: users, either merged with the incidents of other hosts or on its own.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]

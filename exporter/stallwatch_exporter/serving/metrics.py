@@ -83,7 +83,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "incident_open": "1 while an incident of the rule is open.",
     },
     ("gauge", ("run", "state")): {
-        "hosts": "Number of hosts of a run over several hosts by state, as reported by its coordinator.",
+        "hosts": "Number of hosts of a run across several hosts by state, as reported by its coordinator.",
     },
     ("gauge", ("run", "ending")): {
         "end_timestamp_seconds": "Unix time at which the run ended.",

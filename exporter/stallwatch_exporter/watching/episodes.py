@@ -40,7 +40,7 @@ class Episode(msgspec.Struct):
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
-    # These fields are set only for a run over several hosts:
+    # These fields are set only for a run across several hosts:
     id: str = ""  # ID of the run's incident
     began: float = 0.0  # time at which the first incident arrived
     closed_at: float | None = None
@@ -121,7 +121,7 @@ class Episodes:
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
-    # ---- methods that ``cluster.merging`` overrides for a run over several hosts
+    # ---- methods that ``cluster.merging`` overrides for a run across several hosts
 
     def begin(self, trouble: Incident) -> Episode:  # noqa: ARG002
         """Return a new episode for a problem that belongs to no open episode."""

@@ -33,7 +33,7 @@ _COLORS: dict[Verdict, str] = {
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
-MAX_FIXES = 3  #: maximum number of fixes shown for a run over several hosts
+MAX_FIXES = 3  #: maximum number of fixes shown for a run across several hosts
 MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
@@ -76,7 +76,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
         parts += [_indent(Text(doubt, style="yellow")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
-        # In a run over several hosts, the findings of the rank that failed first are at the top.
+        # In a run across several hosts, the findings of the rank that failed first are at the top.
         first, digest = (digest, []) if words.hosts else ([], digest)
         parts += _primary(shown, words.primary, language, first)
     parts += digest
