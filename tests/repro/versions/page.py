@@ -14,7 +14,7 @@ from .stacks import STACKS
 PAGE = "docs/versions.md"
 _MOST = 150  #: largest number of characters of an exception's text
 
-_HEAD = """# What each version prints, hides or raises
+_HEAD = """# What each version prints, hides, or raises
 
 The command `make test-versions` generates this page, so do not edit it by hand. For each combination of
 package versions (a *stack*), the command creates an environment. In each environment, it runs the same
