@@ -13,6 +13,7 @@ import copy
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from heapq import nsmallest
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
@@ -107,15 +108,19 @@ def without_outdated_times(streams: Streams) -> Streams:
     for (source, _), stream in streams.items():
         if stream.timelines.advances >= AGED_STEPS:
             shared.setdefault(source, []).append(stream)
-    return {key: _without_outdated(stream, shared.get(key[0], [])) for key, stream in streams.items()}
+    leaders = {source: nsmallest(2, stepping, _most_steps) for source, stepping in shared.items()}
+    return {key: _without_outdated(stream, leaders.get(key[0], [])) for key, stream in streams.items()}
 
 
-def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``stepping`` contains its source's streams with steps."""
-    others = [other for other in stepping if other is not stream]
-    if stream.timed or not others:
+def _most_steps(stream: StreamReading) -> tuple[int, bool, int]:
+    return -stream.timelines.advances, stream.rank is None, stream.rank or 0
+
+
+def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -> StreamReading:
+    """Return a stream without outdated times. ``leaders`` are the two streams of its source with most steps."""
+    most = next((leader for leader in leaders if leader is not stream), None)
+    if stream.timed or most is None:
         return stream
-    most = min(others, key=lambda other: (-other.timelines.advances, other.rank is None, other.rank or 0))
 
     @cache
     def is_outdated(time: float) -> bool:
