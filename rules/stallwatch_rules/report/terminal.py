@@ -12,7 +12,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stallwatch_rules.authoring.drafting import can_be_drafted
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobSummary, Primary, UnknownException, Verdict
 from stallwatch_rules.report import jobtable, phrases
@@ -92,9 +91,15 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     if explain:
         parts += _section("explained", [_explanation(clean_diagnosis(diagnosis), language)], language)
     parts.append(Text(shown.stats, style="dim"))
-    if words.verdict == "unknown-failure" and can_be_drafted(diagnosis):
+    if words.verdict == "unknown-failure" and _can_be_drafted(diagnosis):
         parts.append(Text(word("next-draft", language), style="dim"))
     return Group(*parts)
+
+
+def _can_be_drafted(diagnosis: Diagnosis) -> bool:
+    from stallwatch_rules.authoring.drafting import can_be_drafted  # few reports need the authors' tools
+
+    return can_be_drafted(diagnosis)
 
 
 def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
