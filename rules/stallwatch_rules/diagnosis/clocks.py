@@ -117,7 +117,7 @@ def _most_steps(stream: StreamReading) -> tuple[int, bool, int]:
 
 
 def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``leaders`` are the two streams of its source with most steps."""
+    """Return a stream without outdated times. ``leaders`` are the two leading streams of its source."""
     most = next((leader for leader in leaders if leader is not stream), None)
     if stream.timed or most is None:
         return stream

@@ -120,12 +120,14 @@ def uneven_end(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | No
     if len(known) < 4:
         return None
     usual, count = Counter(known.values()).most_common(1)[0]
-    courses = _courses(streams)
-    gaps = {rank: max(2, course.gap) for rank, course in courses.items()}
-    behind = {rank: step for rank, step in known.items() if usual - step >= gaps.get(rank, 2)}
+    behind = {rank: step for rank, step in known.items() if usual - step >= 2}
     if not behind or count < 0.75 * len(known):
         return None
-    return Uneven(behind, usual)
+    courses = _courses(streams)
+    for rank in behind.keys() & courses.keys():
+        if usual - behind[rank] < courses[rank].gap:  # the rank prints few of its steps
+            del behind[rank]
+    return Uneven(behind, usual) if behind else None
 
 
 def ranks_left_behind(streams: Streams) -> Uneven | None:
