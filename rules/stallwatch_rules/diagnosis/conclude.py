@@ -26,7 +26,7 @@ from stallwatch_rules.diagnosis.particulars import (
 from stallwatch_rules.diagnosis.restarts import restarts_of
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
-from stallwatch_rules.diagnosis.uneven import Uneven, ranks_held_up, with_place
+from stallwatch_rules.diagnosis.uneven import ranks_held_up, with_place
 from stallwatch_rules.diagnosis.unrelated import without_foreign_exceptions, without_helpers
 from stallwatch_rules.diagnosis.verdict import means_stall, stopped_while_others_continued, verdict_of
 from stallwatch_rules.endings import ExitedRank
@@ -59,11 +59,11 @@ def conclude(
     chosen, confidence = _root_cause(run, now, unknown_cause)
     now = now.after([chosen] if chosen is not None else [])
     verdict, interrupted_by = verdict_of(chosen, run, now)
-    held_up: Uneven | None = None
+    held_up, other_runs = None, runs_note(streams)
     named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
     if named is not None and not named.hits and means_stall(named):
         if named.where is run.clock.last_advance:
-            held_up = None if runs_note(streams) else ranks_held_up(streams, run.last_steps)
+            held_up = None if other_runs else ranks_held_up(streams, run.last_steps)
             named = with_place(named, held_up, streams)
         else:
             named = with_differing_line(named, streams)
@@ -91,7 +91,7 @@ def conclude(
     for finding in diagnosis.findings:
         if finding.rule in flight_data and not finding.ranks:
             finding.ranks = sorted(reporting(watchdog_positions(streams)))
-    diagnosis.notes = notes_of(diagnosis, run, now, held_up)
+    diagnosis.notes = notes_of(diagnosis, run, now, other_runs, held_up)
     if stopped_while_others_continued(diagnosis, run):
         diagnosis.verdict, diagnosis.interrupted_by = "unknown-failure", None
     odd = _place_on_hosts(diagnosis, run, now) if hosts else []

@@ -7,7 +7,6 @@ from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.particulars import is_named
 from stallwatch_rules.diagnosis.restarts import restarts_note
-from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import Uneven, ranks_held_up, ranks_left_behind, uneven_end
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
@@ -23,11 +22,12 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(
-    diagnosis: Diagnosis, run: Snapshot, now: Assessment, held_up: Uneven | None = None
+    diagnosis: Diagnosis, run: Snapshot, now: Assessment, other_runs: Text, held_up: Uneven | None
 ) -> list[Text]:
     """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
 
-    `held_up` contains the ranks that the primary cause names, because they hold up a stalled run.
+    `other_runs` is the note about files of different runs, or empty. `held_up` contains the ranks that the
+    primary cause names, because they hold up a stalled run.
     """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
@@ -44,7 +44,6 @@ def notes_of(
             notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         notes.append(ended_silently(run, now))
-    other_runs = runs_note(run.streams)
     notes.append(other_runs)
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
     if not explained and any(finding.tagged("flight-data") for finding in now.fatal):
