@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import pandas as pd
 import streamlit as st
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.data.incident_store import NotKept
@@ -81,7 +82,7 @@ def draw_incidents(
             st.session_state["open_incident"] = chosen.id
 
     shown = incident_table(incidents, reader(), catalogue(shared().settings.rules).pages, with_run=with_run)
-    longest = max(map(_letters, shown[say("state")]), default=0)
+    longest = max(map(cell_len, shown[say("state")]), default=0)
     st.dataframe(
         shown,
         hide_index=True,
@@ -96,11 +97,6 @@ def draw_incidents(
     )
     if "open_incident" in st.session_state:
         st.rerun()
-
-
-def _letters(text: str) -> int:
-    """Return the width of a text in Latin letters. A Chinese character is as wide as two Latin letters."""
-    return sum(1 + (letter > "\u2e7f") for letter in text)
 
 
 def _state(incident: Incident, reader: Reader) -> str:
