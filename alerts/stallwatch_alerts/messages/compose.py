@@ -213,8 +213,7 @@ def _by_resolution(kind: str, incident: Incident) -> str:
 
 def _text(incident: Incident, language: str, cause: _Cause, ending: bool) -> str:
     write = _whole if _is_news(incident) else _resolved
-    omitted = "" if ending or incident.ending is None else ending_line(incident.ending, language)
-    blocks = [block for block in write(incident, language, cause) if block != omitted]
+    blocks = write(incident, language, cause, ending)
     return _blocks(*blocks, neutralise(in_words(incident.kept, language), 250))
 
 
@@ -228,7 +227,7 @@ def _is_news(incident: Incident) -> bool:
     return not any(event.rule == incident.rule and event.at < end for event in incident.history)
 
 
-def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
+def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> Iterator[str]:
     stacks = incident.stacks
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, language)
@@ -237,7 +236,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield _lines(summary, *stack(stacks, language))
         yield answered(stacks, language)
     yield _where(incident, language)
-    if incident.ending is not None:
+    if ending and incident.ending is not None:
         yield ending_line(incident.ending, language)
     note = neutralise(in_words(incident.note, language), 250)
     if not known:  # otherwise the stacks show the cause
@@ -269,7 +268,7 @@ def _likely(incident: Incident, language: str, cause: _Cause) -> str:
     return say("alerts.cause", language, title=cause.title, rule=rule, harm=harm)
 
 
-def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
+def _resolved(incident: Incident, language: str, cause: _Cause, ending: bool) -> Iterator[str]:
     if incident.kind == "stall" and incident.resolution == "recovered":
         yield say("alerts.recovered-sentence", language)
     elif incident.ending is None or incident.watch_ended:
@@ -285,7 +284,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
     yield _lines(
         _where(incident, language), say("alerts.stall-cause", language, title=title) if title else ""
     )
-    if incident.ending is not None and not incident.watch_ended:
+    if ending and incident.ending is not None and not incident.watch_ended:
         yield ending_line(incident.ending, language)
 
 
