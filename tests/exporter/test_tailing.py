@@ -324,13 +324,13 @@ def test_once_gives_the_diagnosis_of_a_post_mortem(tmp_path: Path, log: Path, ca
     for number in range(8):
         steps = stamped(1_790_000_000, 1, 80 if number == 5 else 100, 4.0)
         append(log.with_name(f"rank{number}.log"), steps + raised * (number == 5))
-    told: list[Incident] = []
+    incidents: list[Incident] = []
     code, ends, notices = tail(
-        tmp_path / "home", catalogue, [str(log.parent)], once=True, sinks=[told.append]
+        tmp_path / "home", catalogue, [str(log.parent)], once=True, sinks=[incidents.append]
     )
     ((found, _, folder),) = ends
     dead, _ = diagnose_paths(sorted(log.parent.iterdir()), Options(catalogue))
-    assert code == 1 and found.verdict == "failed" and told == []
+    assert code == 1 and found.verdict == "failed" and incidents == []
     kept = read_record(folder.path / "diagnosis.json", Diagnosis)
     found, dead, kept = (replace(each, stats=Stats()) for each in (found, dead, kept))
     assert found == dead == kept

@@ -127,7 +127,7 @@ class Reply(msgspec.Struct, kw_only=True):
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes to report
     members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
-    names: dict[str, str] = {}  #: unique names of hosts whose own name is not unique, by host ID
+    names: dict[str, str] = {}  #: unique names for hosts that have the same name, by host ID
 
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None
