@@ -34,6 +34,11 @@ _STATED = lazy(
     r"(?: oom-kill=(?P<counted>yes|no|unknown) memory=(?P<held>\d{1,18}) limit=(?P<limit>\d{1,18}))?(?: .*)?"
 )
 _COUNTED = {"yes": True, "no": False}
+# Launchers, container runtimes, and `kubectl logs` print a time, a host, or a pod before each line.
+# `LineReader` removes most of these prefixes. This pattern accepts any other prefix of up to four words that
+# begins with a month, or whose first word contains a character that is not a letter.
+_PREFIX = r"(?:[A-Z][a-z]{2}(?= +\d)|[A-Za-z]{0,100}[^A-Za-z\s]\S{0,100}) +(?:\S{1,100} ){0,3}"
+_OWN = lazy(f"(?:{_PREFIX})?{OWN_LINE}")
 
 
 class StatedEnd(msgspec.Struct, frozen=True):
@@ -79,9 +84,16 @@ def _sentences(text: Text) -> tuple[Message, ...]:
     return (text, *text.then) if isinstance(text, Message) else ()
 
 
+def own_text(text: str) -> str | None:
+    """Return a line of Stallwatch without its prefix; ``None`` if another program printed the line."""
+    found = _OWN.match(text)
+    return text[found.end() - len(OWN_LINE) :] if found else None
+
+
 def stated_end(line: Line) -> StatedEnd | None:
     """Return the end that a line states, or ``None`` if the line states none."""
-    found = _STATED.fullmatch(line.text)
+    text = own_text(line.text)
+    found = _STATED.fullmatch(text) if text is not None else None
     if found is None:
         return None
     code, signal, forwarded, quiet = found.group("code", "signal", "forwarded", "quiet")

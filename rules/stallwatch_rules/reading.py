@@ -18,7 +18,7 @@ from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
-from stallwatch_rules.end_lines import OWN_LINE, StatedEnd, chosen_end, end_of_run, stated_end
+from stallwatch_rules.end_lines import OWN_LINE, StatedEnd, chosen_end, end_of_run, own_text, stated_end
 from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
 from stallwatch_rules.failures.quotations import quoted_spans
 from stallwatch_rules.failures.unexplained import Baseline, with_explanations
@@ -169,7 +169,7 @@ class RunReading:
             if waiting and waiting[0].before <= index:
                 more = self._take_asides(waiting, index)
                 stream = None
-            if own_words and line.text.startswith(OWN_LINE):
+            if own_words and own_text(line.text) is not None:
                 self._read_own(line)
                 continue
             if splits:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from stallwatch_rules.end_lines import own_text
 from stallwatch_rules.lines.line_prefix import LinePrefix
 from stallwatch_rules.lines.long_lines import TAIL
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
@@ -394,11 +395,7 @@ def _by_rank(
             return ()
         reader = LineReader("", lead=lead)
         lines = [*reader.feed(segments.record_head(unit) + segments.raw(unit, unit + 1)), *reader.finish()]
-        return {
-            line.rank
-            for line in lines
-            if not line.text.startswith("stallwatch:") and (sure or target.fires(line))
-        }
+        return {line.rank for line in lines if own_text(line.text) is None and (sure or target.fires(line))}
 
     found: dict[int | None, list[int]] = {}
     for unit in units:

@@ -133,5 +133,24 @@ def test_other_lines_state_no_ending(line: str) -> None:
     assert stated_end(Line(line, "slurm-1.out", 7)) is None
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-11-29T12:00:00.000Z ",
+        "2026-11-29 12:00:00,123 ",
+        "[node1] ",
+        "train-0 training ",
+        "Nov 29 10:00:00 ",
+    ],
+)
+def test_ending_behind_an_unknown_prefix_counts(catalogue: Catalogue, matcher: Matcher, prefix: str) -> None:
+    report = "stallwatch:  FAILED   A process was killed (SIGKILL)\n"
+    lines = [*steps(1, 8).splitlines(keepends=True), report, said(KILLED)]
+    found = diagnosed(catalogue, matcher, "".join(prefix + line for line in lines))
+    plain = diagnosed(catalogue, matcher, "".join(lines))
+    assert [finding.rule for finding in found.findings] == [finding.rule for finding in plain.findings]
+    assert found.primary is not None and found.primary.why == plain.primary.why
+
+
 def test_unknown_ending_is_not_stated() -> None:
     assert end_line(Ending("unknown", None), AT, stalled=True) == ""
