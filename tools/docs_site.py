@@ -45,6 +45,10 @@ _LINK = re.compile(
 )
 _FENCE = re.compile(r"^```log (fires|quiet)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CONDITION = re.compile(r"^(\d+\. )\{([^{}]*)\} *", re.MULTILINE)
+_WIDE = r"\u3000-\u303f\uff00-\uffef"  # full-width punctuation
+_CHINESE_BREAK = re.compile(
+    rf"(?<=[{_WIDE}\u4e00-\u9fff])\n *(?=[{_WIDE}\u4e00-\u9fff])|(?<=[{_WIDE}])\n *(?=[A-Za-z`])"
+)
 _OPTIONS = re.compile(r"<!-- options: stallwatch ?([\w ]*?) -->")
 
 WORDS = {
@@ -98,6 +102,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         name: relinked(ROOT.joinpath(path).read_text(encoding="utf-8"), path, name, config.repo_url)
         for path, name in ELSEWHERE.items()
     }
+    made["zh/index.md"] = joined(made["zh/index.md"])
     for name, text in [*made.items(), *catalogue_pages()]:
         files.append(File.generated(config, name, content=text))
     return files
@@ -209,7 +214,7 @@ def rule_page(page: RulePage, language: str) -> str:
     if language == "en" or not chinese.strip():
         title, prose = page.title, "## " + english.partition("\n## ")[2]
     else:
-        title, prose = page.title_zh, re.sub(r"^### ", "## ", chinese, flags=re.MULTILINE)
+        title, prose = page.title_zh, joined(re.sub(r"^### ", "## ", chinese, flags=re.MULTILINE))
     prose = _CONDITION.sub(lambda found: found[1] + condition(found[2], language), prose)
     prose = re.sub(r"\n{3,}", "\n\n", prose).strip()
     facts = (page.family, words.get(page.role, page.role), words.get(page.harm, page.harm))
@@ -230,6 +235,11 @@ def rule_page(page: RulePage, language: str) -> str:
             "\n".join(f"* {_cited(reference)}" for reference in page.references),
         ]
     return "\n\n".join([*parts, ""])
+
+
+def joined(chinese: str) -> str:
+    """Remove the line breaks in Chinese sentences, which a browser would show as spaces."""
+    return _CHINESE_BREAK.sub("", chinese)
 
 
 def condition(text: str, language: str) -> str:

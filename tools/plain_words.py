@@ -121,8 +121,11 @@ def _listed(*patterns: str) -> list[str]:
 def check(names: Iterable[str], words: list[Word]) -> Iterator[Hit]:
     """Yield the hits in these files, in order."""
     for name in names:
+        found = list(texts(name, (ROOT / name).read_text(encoding="utf-8")))
+        whole = "\n".join(line for text in found for _, line in text.lines)
         here = [word for word in words if not any(fnmatch(name, glob) for glob in word.skipped)]
-        for text in texts(name, (ROOT / name).read_text(encoding="utf-8")):
+        here = [word for word in here if word.pattern.search(whole)]  # most files contain few of the words
+        for text in found:
             yield from hits(name, text, [word for word in here if text.kind in word.kinds])
 
 
@@ -160,6 +163,7 @@ def _plain(text: str) -> str:
 
 
 def _python(source: str) -> Iterator[Text]:
+    lines = source.split("\n")
     passing: set[ast.AST] = set()  # names in a comprehension or a lambda exist only for a line
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.comprehension):
@@ -169,9 +173,17 @@ def _python(source: str) -> Iterator[Text]:
         for place, name in () if node in passing else _defined(node):
             yield Text("names", [(place, spelled(name))])
         for string in _strings(node):
-            text = _plain(ast.get_source_segment(source, string) or "")
-            yield from _paragraphs(enumerate(text.split("\n"), string.lineno))
+            yield from _paragraphs(enumerate(_plain(_segment(lines, string)).split("\n"), string.lineno))
     yield from _comments(source)
+
+
+def _segment(lines: list[str], node: ast.expr) -> str:
+    """Return the source of a node; `ast.get_source_segment` would split the whole file for each node."""
+    last = node.end_lineno or node.lineno
+    quoted = lines[node.lineno - 1 : last]
+    quoted[-1] = quoted[-1].encode()[: node.end_col_offset].decode()  # the offsets count bytes
+    quoted[0] = quoted[0].encode()[node.col_offset :].decode()
+    return "\n".join(quoted)
 
 
 def _defined(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -201,11 +213,14 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant]:
 def _comments(source: str) -> Iterator[Text]:
     """Yield the comments. Consecutive lines that contain only comments form one text."""
     block: list[tuple[int, str]] = []
+    is_open = False  # True if the next line can continue the block
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            if block and (block[-1][0] != token.start[0] - 1 or token.line.strip() != token.string):
+            is_alone = token.line.strip() == token.string
+            if block and not (is_open and is_alone and block[-1][0] == token.start[0] - 1):
                 yield Text("prose", block)
                 block = []
+            is_open = is_alone
             block.append((token.start[0], _plain(token.string.lstrip("#: "))))
     if block:
         yield Text("prose", block)

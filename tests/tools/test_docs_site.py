@@ -108,6 +108,16 @@ def test_each_rule_has_a_page_in_both_languages(site: Path, catalogue: Catalogue
     assert lines[0] in text_of(site, "catalogue/cuda-oom")
 
 
+def test_chinese_sentence_has_no_space_at_a_line_break(site: Path, catalogue: Catalogue) -> None:
+    page = catalogue.pages["zero3-numel-zero"]
+    source = Path(page.path).read_text(encoding="utf-8").partition("## 中文")[2]
+    assert re.search("[一-鿿，。]\n *[一-鿿]", source)
+    for name in ("zh", f"zh/catalogue/{page.id}"):
+        _, _, article = (site / name / "index.html").read_text(encoding="utf-8").partition("<article")
+        prose = re.sub(r"<pre.*?</pre>", "", article.partition("</article>")[0], flags=re.DOTALL)
+        assert not re.search("[一-鿿，。]\\s+[一-鿿]", prose)
+
+
 def test_rule_is_found_by_its_patterns(site: Path, catalogue: Catalogue) -> None:
     listed = {rule["id"]: rule for rule in json.loads((site / "catalogue/patterns.json").read_text())}
     assert set(catalogue.pages) - set(listed) == {page.id for page in catalogue.pages.values() if page.judged}
