@@ -139,8 +139,8 @@ def calibrated(claimed: list[Claim]) -> list[str]:
         f"## {CALIBRATION}",
         "",
         "Each case of both corpora and of `make benchmark` belongs to one of two halves, depending on the",
-        "hash of its name. The confidence levels are chosen on the development half, and evaluated on the",
-        "frozen half.",
+        "hash of its name. We choose the confidence levels on the development half, and evaluate them on",
+        "the frozen half.",
         "",
         "| half | named causes | right causes at a confidence of 0.9 or more | expected calibration error |",
         "|---|---|---|---|",
@@ -177,9 +177,9 @@ HEAD = """# Scoreboard
 
 The command `make scoreboard` generates this page and also prints its tables. Stallwatch diagnoses every
 labeled case of two corpora. The project's own corpus is the output of the programs in `tests/repro/`. The
-development corpus contains real cases from public issue threads and logs. Its cases were labeled by hand,
-and it is not part of the repository. The rules were written with both corpora, so expect lower scores for
-other logs.
+development corpus contains real cases from public issue threads and logs, which we labeled by hand. The
+development corpus is not part of the repository. We wrote the rules with both corpora, so expect lower
+scores for other logs.
 
 A score such as `62/62 = 100.0% [94.2%, 100.0%]` contains the number of cases, the share, and the 95%
 confidence interval of the share.

@@ -21,7 +21,7 @@ package versions (a *stack*), the command creates an environment. In each enviro
 small programs ([`tests/repro/`](../tests/repro/)) under `stallwatch run`, with two ranks on the CPU over
 gloo. It then compares the results with [the expected results](../tests/repro/versions/expected.py).
 
-The tables below have these columns:
+The table of each attempt has these columns:
 
 * **log**: the exception that ended a rank, and the number of messages in which DeepSpeed reported that it
   invalidated its trace cache.
@@ -47,7 +47,7 @@ def page(results: Mapping[tuple[str, str], Seen]) -> str:
 
 def _glance(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
     yield from ("", "## At a glance", "")
-    yield "This table shows how each DeepSpeed version behaves in each attempt. The words in its cells mean:"
+    yield "This table shows the result of each attempt (a program with options). The cells have these values:"
     yield ""
     yield "* *raises*: a rank ends with an exception."
     yield "* *logs*: the log shows the fault, and the run continues."
