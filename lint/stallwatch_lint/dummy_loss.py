@@ -140,8 +140,8 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
         return False
     if _sums_parameters(node.value, makers):
         return True
-    # `loss = loss + 0 * extra` counts. `loss = model(extra).loss` does not count, because it is not
-    # arithmetic.
+    # `loss = loss + 0 * extra` adds the term. `loss = model(extra).loss` does not add the term, because it
+    # is not arithmetic.
     return any(isinstance(part, ast.Name) and part.id in terms for part in _arithmetic(node.value))
 
 

@@ -93,6 +93,9 @@ def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
 
 
 def _text(value: Any) -> str | None:
-    """Return the first string other than ``auto`` in a value or a list; ``None`` if it has no such string."""
+    """Return the value if it is a string, or the first string in a list.
+
+    The string ``auto`` does not count. Return ``None`` if there is no other string.
+    """
     several = value if isinstance(value, list) else [value]
     return next((element for element in several if isinstance(element, str) and element != AUTO), None)

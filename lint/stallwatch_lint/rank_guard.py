@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script that contain a rank or a comparison with it (``main = get_rank() == 0``)."""
+    """The variables that contain a rank or a comparison with a rank (``main = get_rank() == 0``)."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)

@@ -18,7 +18,7 @@ class Source(NamedTuple):
     package: bool  #: True for an ``__init__.py``, whose relative imports start at its own folder
 
 
-#: A function that takes the dotted name of a module and returns its source, or ``None`` if it has none.
+#: A function that maps a module's dotted name to the module's source, or to ``None`` if it is unavailable.
 Read = Callable[[str], "Source | None"]
 
 

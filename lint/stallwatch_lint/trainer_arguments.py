@@ -46,12 +46,12 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls that create training arguments. The names of their classes identify these calls."""
+    """Yield the calls that create training arguments, as identified by the names of the called classes."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
-    """Return whether the call creates the settings of a trainer (``SFTConfig``), and not those of a model."""
+    """Return whether the call creates the settings of a trainer (``SFTConfig``) rather than of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(
         call.argument(name) is not None for name in trainers
@@ -100,7 +100,7 @@ _INTERVALS = ("no", "steps", "epoch")
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
 
-    Source: ``trainer.py`` of transformers 5.23.0. The error has been raised since 4.38.
+    Source: ``trainer.py`` of transformers 5.23.0. Releases since 4.38 raise this error.
     """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
@@ -196,7 +196,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call creates one of these classes, by a name that the script does not redefine."""
+    """Return whether the call constructs one of these classes, unless the script redefines its name."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
@@ -220,7 +220,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls in which ``num_generations`` is 1 or does not divide the batch size.
 
     A call is checked only if all its sizes are numbers. The severity is "fails" only for releases of TRL that
-    are known to calculate the batch size in the way that the module's docstring describes.
+    are known to calculate the batch size as described in the module's docstring.
     """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return

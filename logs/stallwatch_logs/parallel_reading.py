@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the same minimum for a forked process, which saves time earlier because it loads nothing
+#: the corresponding minimum for a forked process; it is lower, because a forked process loads nothing
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
@@ -45,9 +45,10 @@ OnBytes = Callable[[int], None]  #: function that receives the number of bytes o
 class Parallel:
     """Options for reading files in parallel, in new processes or with an executor that the caller provides.
 
-    Processes are spawned as in ``multiprocessing``. Therefore, a script that uses them needs an ``if __name__
-    == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. Processes
-    are then forked. A spawned process, in contrast, needs time to import and load everything again.
+    Processes are spawned as in ``multiprocessing``. Therefore, a script that reads in parallel needs an
+    ``if __name__ == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this
+    process. Processes are then forked. A spawned process, in contrast, needs time to import and load
+    everything again.
     """
 
     workers: int = 1  #: number of processes, including the current process
@@ -226,7 +227,9 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run, and return its reading and the problems. Use this if the diagnosis alone is not sufficient.
+    """Read a run, and return its reading and the problems.
+
+    Use this function if the diagnosis alone is not sufficient.
 
     In a small run, every line is read. In a large run, the sampled scan skips lines that do not report a
     problem. A message that also occurs in skipped lines can therefore be reported as new.
