@@ -99,7 +99,7 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed these lines: the first line and most others occur repeatedly."""
+        """True if several processes printed these lines: the first line and most other lines recur."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
@@ -144,7 +144,7 @@ class Mark(NamedTuple):
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark of a start that a line contains, or ``None`` if it contains none."""
+    """Return the mark of a start that a line contains, or ``None`` if it contains no mark."""
     if text.startswith("usage: "):
         found = _USAGE.match(text)
         return Mark(found[1], usage=True) if found is not None else None
@@ -331,7 +331,7 @@ class Part(msgspec.Struct):
 
 
 class Starts:
-    """The completed starts in one source. Only the first and the last starts are kept; all are counted."""
+    """The completed starts in one source. All starts are counted, but only the first and last are kept."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []

@@ -154,7 +154,7 @@ def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
 def _earliest(
     group: Sequence[RuleFinding], of: Callable[[Occurrence], float | None]
 ) -> dict[str, float] | None:
-    """Return each rule's earliest time or step, or ``None`` if it is unknown for any match."""
+    """Return each rule's earliest time or step, or ``None`` if any match has no known time or step."""
     lowest: dict[str, float] = {}
     for finding in group:
         known = [value for place in finding.occurrences if (value := of(place)) is not None]

@@ -18,7 +18,7 @@ Rivals = Literal["none", "later", "later-step", "unordered"]
 BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "none"): 0.95,  # one cause, no other candidate
     ("cause", "later"): 0.85,  # other causes came later
-    ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
+    ("cause", "later-step"): 0.75,  # other causes came at a later step; times are unknown
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
     ("symptom", "none"): 0.9,  # the log does not show the failure that caused the symptom; the report says so
     ("symptom", "later"): 0.5,
@@ -36,7 +36,7 @@ LESS: dict[str, float] = {
 }
 #: The maximum confidence that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
-    "judged": 0.6,  # inferred from the run's progress, without a line that shows it
+    "judged": 0.6,  # inferred from the run's progress; no line shows the finding
     # the run printed much more output after the finding, and no line shows that the run died
     "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason

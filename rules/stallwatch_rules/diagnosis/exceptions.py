@@ -37,8 +37,9 @@ SURVIVED_BUT_DIED = 10
 #: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
 #: the same time, for example after Ctrl-C
 AT_ONCE = 60
-AT_ONCE_SECONDS = 2.0  #: maximum seconds between these reports, if their times are known
-SHORTLY = 300.0  #: maximum seconds between an exception that explains a stall and the last step of the run
+AT_ONCE_SECONDS = 2.0  #: maximum time between these reports, in seconds, if their times are known
+#: maximum time, in seconds, between an exception that explains a stall and the last step of the run
+SHORTLY = 300.0
 #: maximum number of steps for which training can continue after the thread or process that prepares its data
 #: has died
 BUFFERED_STEPS = 100
@@ -126,7 +127,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
         An exception can lose the mark only if it reports the end of another part of the program, such as a
         peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
-        tracker's thread, or in a thread that died after the main thread, does not explain others.
+        tracker's thread, or in a thread that died after the main thread, does not explain other exceptions.
         """
         without_trackers = [exception for exception in self.fatal if not exception.of_tracker]
         reasons = [
@@ -227,7 +228,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
 
 def named(exception: UnknownException) -> str:
-    """Return an exception as one line of text, with its ranks, its place, and its step."""
+    """Return an exception as one line of text, with its ranks, its file and line, and its step."""
     text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
     places = [f"rank {fold_ranks(exception.ranks)}"] if exception.ranks else []
     places += [f"{exception.first.file}:{exception.first.line}"]
@@ -392,10 +393,10 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
     """Return whether an exception about a lost process or thread is only a consequence of Ctrl-C.
 
-    The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
+    The exception's lines can come before the interrupt's lines. However, a thread that fetches batches can
     also lose its peer long before a user stops the waiting run. The number of lines or seconds between the
     exception and the interrupt distinguishes the two cases. For a thread that pins batches, the time is not
-    evidence, because its workers end first and the thread detects this late.
+    evidence, because the thread's workers end first, and the thread detects their end late.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)

@@ -50,7 +50,8 @@ class RuleFinding(msgspec.Struct, frozen=True):
     role: Role
     note: Text = ""
     judged: bool = False  #: True if the harm was inferred from the run's progress
-    explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides those on its page
+    #: rules that the finding explains in this run, in addition to the rules that its page lists
+    explains: tuple[str, ...] = ()
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
     proof: tuple[str, ...] = ()  #: lines that prove the cause if the matched lines do not
@@ -136,7 +137,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that this finding explains: those on its page, and those that it explains in this run."""
+        """The rules that this finding explains, according to its page or to the facts of this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
@@ -223,7 +224,7 @@ def collect(
 ) -> list[RuleFinding]:
     """Return a finding for each rule that matched, in the order of the catalogue.
 
-    The harm is the one on the rule's page; assessors may change it.
+    Each finding has the harm that the rule's page specifies. Assessors can change the harm.
     """
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
@@ -261,8 +262,8 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
     ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
     is certain, but their times are not: loggers of one process may print local time, UTC, or no date.
-    Therefore, if the line's time is earlier than that of a step above the line, only the order counts. After
-    a restart of all workers, the run's steps count for every rank.
+    Therefore, if the line's time is earlier than the time of a step above the line, only the order counts.
+    After a restart of all workers, the run's steps count for every rank.
     """
     steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)

@@ -61,7 +61,7 @@ def primary_of(
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        # without both groups of ranks, it is unknown which ranks differ from the others
+        # without both groups of ranks, it is unknown which ranks differ from the other ranks
         if odd is not None and odd.ranks and odd.others():
             return _with_odd_ranks(primary, odd, run, [primary.rule])
         return primary
@@ -155,7 +155,7 @@ def environment_of(run: Snapshot) -> dict[str, str]:
 
 
 def culprits(streams: Streams) -> list[int]:
-    """Return the ranks that failed, except those that a launcher ended, according to launchers' reports."""
+    """Return the ranks that failed, according to launchers' reports, except ranks that a launcher ended."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
@@ -326,9 +326,9 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank for which the others waited in a collective, if this rank is known.
+    """Point the primary cause to the rank for which other ranks waited in a collective, if it is known.
 
-    The ranks that print a timeout reached the collective. To find the reason, a user must look at the last
+    The ranks that print a timeout reached the collective. To find the reason, a user must inspect the last
     step and the last lines of the missing rank.
     """
     if not is_only_waiting(primary, run.catalogue):

@@ -44,7 +44,8 @@ _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|p
 #: A report of a program's end that does not name the program. A sandbox that calculates rewards prints many
 #: such reports.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: if a log reports more program ends than this, the run itself calls the programs
+#: maximum number of reported program ends; if a log has more, the run itself calls the programs
+MOST_RESTARTS = 5
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:

@@ -113,7 +113,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
 
 
 def _is_of_training(run: Snapshot, now: Assessment) -> bool:
-    """Return whether anything in the log shows that it is the output of a training run."""
+    """Return whether anything in the log shows that the log is the output of a training run."""
     tracker = run.tracker
     return bool(
         now.found
@@ -134,7 +134,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 
 
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Return whether some ranks stopped early while the others continued, without a normal end in the log.
+    """Return whether some ranks stopped early while other ranks continued, without a normal end in the log.
 
     Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
     """

@@ -63,8 +63,8 @@ _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+
 #: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: A failed assertion as glibc prints it (assert/assert.c). CUDA prints other quotation marks in its
-#: assertions, and a rule matches them.
+#: A failed assertion as glibc prints it (assert/assert.c). CUDA's assertions contain other quotation marks,
+#: and a rule matches these assertions.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: Error messages of Lua (torch 7) and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")

@@ -1,10 +1,10 @@
-"""Describe the exceptions in a log, and find the rule pages that name the places of these exceptions.
+"""Describe the exceptions in a log, and find the rule pages that name the code that raised the exceptions.
 
 A library function often raises an exception for only one reason, although the message differs between
 versions. For example, an exception raised in torch's ``_env_rendezvous_handler`` means that an environment
-variable is missing. Rule pages name such places in ``raised_in``. A place is used only if no page matches the
-text of the exception. The user's own code never counts as library code, regardless of the names of its
-folders. Frames that called the user's code are ignored, because they did not raise the exception.
+variable is missing. Rule pages name such functions in ``raised_in``. This key is used only if no page
+matches the text of the exception. The user's own code never counts as library code, regardless of the names
+of its folders. Frames that called the user's code are ignored, because they did not raise the exception.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: The part of the program in which an exception was raised: the main thread, another thread, a process of
-#: ``multiprocessing``, a task of asyncio, or a place where Python drops exceptions. Examples of such places
-#: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that it
-#: continues without the failed part.
+#: ``multiprocessing``, a task of asyncio, or code whose exceptions Python ignores. Examples of such code
+#: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that
+#: it continues without the failed part.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -233,7 +233,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception; the text that reports this may be truncated
+        # Python ignores a destructor's exception; the message that reports the destructor may be truncated
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
@@ -301,9 +301,9 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect; frames farther
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the place where an exception was raised, and the frame for that place.
+    """Return the page that names the code that raised an exception, and the frame of this code.
 
-    A page that also gives a message takes precedence over a page without a message. Among the remaining
+    A page that also specifies a message takes precedence over a page without a message. Among the remaining
     pages, the page that names the innermost frame takes precedence. Pages that name only an exception come
     last, and the returned frame is then ``None``. Return ``None`` if two pages match equally well.
     """
@@ -394,7 +394,7 @@ class ExceptionTable(msgspec.Struct):
     seen: dict[Key, CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
-        """Count an exception together with exceptions of the same name, place, and masked message."""
+        """Count an exception together with exceptions of the same name, location, and masked message."""
         key = _kind_key(raised)
         known = self.seen.get(key)
         if known is not None:

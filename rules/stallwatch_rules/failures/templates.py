@@ -119,7 +119,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the half of the entries whose lines have not occurred for the longest time."""
+        """Drop half of the entries: the entries whose latest lines are the oldest."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]

@@ -102,8 +102,8 @@ HANDLED = 1  #: maximum number of lines between a message about a handled except
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
 # The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message may
-# differ only in this statement: an assertion, an assignment, or a returned call. A box of rich marks its line
-# with ❱.
+# differ only in this statement: an assertion, an assignment, or a returned call. In a box, rich marks the
+# statement's line with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
@@ -177,8 +177,8 @@ MORE_LINES = 3  #: maximum number of message lines directly below the exception'
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
 #: maximum number of lines after a bare "XError: …" line; if more lines follow, the bare line does not count
 BARE_LINES_AFTER = 6
-#: Python prints the place of these exceptions above their names. Without a place, they refer to code that a
-#: program tried to parse.
+#: Python prints the file and line of these exceptions above their names. Without a file and line, these
+#: exceptions refer to code that a program tried to parse.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -294,7 +294,7 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether a line would be quoted source code, and not a message, if it came next.
+        """Return whether the text, as the next line, is quoted source code rather than a message.
 
         Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and a variable's value in a
         box.

@@ -68,7 +68,7 @@ def is_excerpt(points: Sequence[Point]) -> bool:
 
 
 def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
-    """Return the first step, and the distance to the second; the distance is NaN if a step is unknown."""
+    """Return the first step and its distance to the second step, which is NaN if a step is unknown."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return (steps[0], steps[1] - steps[0]) if len(steps) == 2 else (0.0, math.nan)
 
@@ -109,8 +109,8 @@ def _losses(points: Sequence[Point]) -> list[float]:
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows`` is True if the loss finally became NaN, as a consequence. ``rewarded`` is True for
-    reinforcement learning, where a few values are not significant.
+    ``nan_follows`` is True if the loss finally became NaN as a consequence of the rise. ``rewarded`` is
+    True for reinforcement learning, where a few values are not significant.
     """
     known = finite_losses(points)
     losses = _losses(known)

@@ -73,7 +73,8 @@ def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
 def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
     """Check whether the last values are 0.
 
-    At least ``count`` values must be 0, and at least twice as many as in any earlier row of zeros.
+    The number of zeros at the end must be at least ``count``, and at least twice the length of any earlier
+    series of zeros.
     """
     zeros = [value == 0 for value in metrics.get(metric, ())]
     row = _at_end(zeros)

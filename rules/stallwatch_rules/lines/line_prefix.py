@@ -31,7 +31,7 @@ _NEARLY_ALL = 0.9  # minimum share of lines that must have the prefix
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # placeholder for any log level and the spaces that pad its column
 _DIGITS = lazy(r"\d+")
-_COLUMN = lazy(r"^ +(?=\d)")  # spaces that align numbers on the right
+_COLUMN = lazy(r"^ +(?=\d)")  # spaces that right-align numbers
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 # A trainer's counter or metric cannot be part of a prefix. The start of a record cannot be part of a prefix
 # either.

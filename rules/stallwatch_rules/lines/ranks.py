@@ -109,7 +109,8 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
-_SURE_TASKS = 4  # minimum number of lines to accept labels as task numbers, if tasks from 0 on alternate
+# minimum number of lines to accept labels as task numbers, if the lines of tasks numbered from 0 alternate
+_SURE_TASKS = 4
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or host. Quote marks or other marks of pasted text may
 # precede the label. The pattern also matches the start of a container's record, which is a time with a "T".
@@ -180,8 +181,8 @@ class TaskLabels:
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
         """Learn the labels of a source from its first lines.
 
-        If the lines of the source are ``alike`` and these first lines are sufficient evidence, no later
-        line is searched for labels.
+        ``alike`` is True if all lines of the source have the same format. In this case, no later line is
+        searched for labels if the first lines are sufficient evidence.
         """
         ahead = TaskLabels()
         for text in texts:

@@ -75,7 +75,7 @@ class LineReader:
         self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        # The latest time from any rank. It is needed to parse timestamps without a year.
+        # The latest time from any rank, which is needed to parse timestamps without a year.
         self._near: float | None = None
         self._zoned = False  # True if the last timestamp in a line had a time zone
         self.contained = False  #: True if at least one line was a container record
@@ -239,11 +239,9 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Read a line quickly.
+        """Read a line quickly, if no part of the line must be removed, split, or parsed.
 
-        This is possible only if no part of the line must be removed, split, or parsed.
-
-        If this is not possible, return False without reading the line.
+        Otherwise, return False without reading the line.
         """
         if len(raw) > MAX_LINE:
             return False

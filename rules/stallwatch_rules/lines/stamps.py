@@ -93,7 +93,7 @@ def elapsed(earlier: float, later: float) -> float:
 
     If daylight saving time started or ended between the two times, subtract the skipped hour or add the
     repeated hour. If the times are so far apart that they may include a whole repeated hour, it is unknown
-    whether an hour must be added, and none is added.
+    whether an hour must be added, and no hour is added.
     """
     seconds = later - earlier
     if seconds >= _HOUR:

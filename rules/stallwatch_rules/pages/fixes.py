@@ -62,7 +62,7 @@ class Condition(msgspec.Struct, frozen=True):
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
         """Return whether the condition holds, or ``None`` if this is unknown.
 
-        Do not call this for ``else``.
+        Do not call this method for the condition ``else``.
         """
         if self.kind == "rank unknown":
             return None  # if the rank is known, `without_search` removes the fix
@@ -108,7 +108,7 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 def parse_fix(text: str) -> Fix:
-    """Parse a fix and its conditions. Raise ``ValueError`` if the braces contain anything else."""
+    """Parse a fix and its conditions. Raise ``ValueError`` if the braces contain an invalid condition."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)

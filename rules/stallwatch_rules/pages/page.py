@@ -50,7 +50,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in the code of a library. Its exceptions belong to the page (see ``failures.raised``)."""
+    """Code of a library whose exceptions belong to the page (see ``failures.raised``)."""
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions in the file; empty for any function

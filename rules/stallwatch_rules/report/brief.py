@@ -40,7 +40,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield the place of an exception, the user's line of code that led to it, and advice for the user."""
+    """Yield the location of an exception, the innermost frame of the user's code, notes, and advice."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

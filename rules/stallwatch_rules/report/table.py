@@ -10,7 +10,7 @@ from stallwatch_rules.report import phrases
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
 
-_WIDEST = 40  # maximum width of the column of names; a verdict and its progress fit beside it on 80 columns
+_WIDEST = 40  # maximum width of the column of names; 80 columns then also fit a verdict and its progress
 
 
 def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tuple[str, str, str, str]]:

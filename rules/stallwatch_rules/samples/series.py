@@ -165,7 +165,7 @@ class _Stream:
 
     #: name of a series below epoch headings → its counts
     below: dict[str, _Below] = field(default_factory=dict)
-    head: list[str] | None = None  #: names of columns; the first name is that of a counter
+    head: list[str] | None = None  #: names of columns; the first name is the name of a counter
     head_at: int = 0  #: number of the line with the column names in ``head``
     metric_at: int = 0  #: number of the last line with a loss, a score, or a similar metric
     block: Sample | None = None  #: the latest sample from a line that contains only a counter

@@ -80,7 +80,7 @@ class _Waiting(NamedTuple):
 
 
 class MatchScan:
-    """Scan one source for matches of rules.
+    """Scans one source for matches of rules.
 
     ``lead`` is the prefix of all lines. ``rank`` is the rank of the lines that do not contain a rank.
     """

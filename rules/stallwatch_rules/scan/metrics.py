@@ -109,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search the bytes around a match for informative lines, and for metrics that show the match's step."""
+    """Searches around a match for informative lines, and for metrics that show the step of the match."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes

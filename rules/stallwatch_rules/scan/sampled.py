@@ -1,8 +1,8 @@
 """Select the parts of a long log to read, based on the bytes of each chunk. Other lines are only counted.
 
 Reading a line takes thousands of times as long as searching it for patterns. Therefore, only informative
-lines are read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of
-the run, one line of each template that reports a problem, and an evenly spread part of the metrics. These
+lines are read: matches of rules and the lines around them, tracebacks, summaries, changes of the run's
+phase, one line of each template that reports a problem, and an evenly spread part of the metrics. These
 lines are read in the same way as the lines of a short log. The number of matches of each rule is exact,
 because frequent matches are counted without being read.
 """
@@ -72,7 +72,7 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scan the chunks of one source in order. The number of lines that are read per section is limited.
+    """Scans the chunks of one source in order. The number of lines that are read per section is limited.
 
     ``lead`` is the prefix of the source's lines (``lines.line_prefix``). ``heads`` are texts from the start
     of the source.

@@ -222,7 +222,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return ranks that are at the same place as other ranks but joined a different number of collectives.
+    """Return ranks that joined a different number of collectives than other ranks with the same activity.
 
     Only collectives in groups of the same kind are compared. First, ranks of the same pipeline stage are
     compared, because these ranks run the same program. Then, ranks of all stages are compared. The second
@@ -276,7 +276,7 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, in how many of the split groups it is in the smaller part.
+    """Count, for each rank, the split groups in which the rank is in the smaller part.
 
     Split groups in which the rank is in the larger part are subtracted.
     """
@@ -368,9 +368,9 @@ def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
 def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than the stacks of most ranks.
 
-    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places, so the
-    stacks are inconclusive. This does not apply if the ranks are `level`, which means that they joined the
-    same number of collectives in each group.
+    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places in the
+    code, so the stacks are inconclusive. This does not apply if the ranks are `level`, which means that
+    they joined the same number of collectives in each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for group in run.groups:
@@ -398,7 +398,7 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
 def _by_group(run: Run, ranks: set[int]) -> Blame:
     """Blame ranks based on the process group of `ranks`.
 
-    `ranks` wait at one place, while all other ranks wait at another place.
+    `ranks` wait at one place in the code, while all other ranks wait at another place.
 
     If `ranks` are a whole group, the collective of this group cannot complete. If `ranks` are most of a
     group, the other members of the group took a different path. If no groups are known, the smallest power of

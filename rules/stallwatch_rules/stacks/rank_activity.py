@@ -21,7 +21,7 @@ _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "
 
 
 class RankActivity(msgspec.Struct, frozen=True):
-    """The activity of a rank, and its place in the code.
+    """The activity of a rank, and the rank's location in the code.
 
     `frames` are the frames of the thread that shows the activity.
     """

@@ -166,7 +166,7 @@ class StackGroup(msgspec.Struct):
     kind: Kind
     condition: Condition = "alive"
     what: str = ""  #: the operation of the ranks, such as ``all_gather`` or ``DataLoader.__next__``
-    place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
+    place: str = ""  #: location in the user's code, such as ``train.py:42 in step``
 
     #: Number of collectives that the ranks have joined, if this number differs between ranks.
     collective: int | None = None

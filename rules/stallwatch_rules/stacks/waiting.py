@@ -213,7 +213,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes for which other nodes wait, and which do not wait for any node themselves."""
+        """Return the nodes for which other nodes wait, and that do not wait for any node themselves."""
         targets = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         waited_for = _reachable(targets, self.edges)
         return {node for node in waited_for if not self.edges.get(node)}

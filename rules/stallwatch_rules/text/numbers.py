@@ -25,7 +25,7 @@ def duration(text: str) -> float | None:
 
     Examples: ``0:03:34``, ``2 days, 6:39:40``, ``10:27``, ``2h 3m 4s``.
     """
-    if text.replace(":", "").isdecimal():  # a faster way for the most common form
+    if text.replace(":", "").isdecimal():  # a faster method for the most common form
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():

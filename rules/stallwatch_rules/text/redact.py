@@ -133,7 +133,7 @@ _KEY_END = lazy(
 
 
 def add_schemes(names: Iterable[str]) -> None:
-    """Mask the addresses of all chat services that Apprise supports. Call this after Apprise is loaded."""
+    """Mask the addresses of all chat services that Apprise supports. Load Apprise before this call."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -288,7 +288,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether a text has letters in both cases. Tokens have both, but hashes and timestamps do not."""
+    """Return whether a text contains uppercase and lowercase letters, unlike hashes and timestamps."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 

@@ -35,7 +35,7 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
 
-FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
+FAR = 500  #: maximum number of lines that follow a failure that ended the log
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # rule families for failures in one rank's work
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")

@@ -91,7 +91,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
     """Return whether the process was killed on the observed host; ``None`` if this is unknown.
 
     The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed on only one
-    host and is not evidence about the others.
+    host and is not evidence about the other hosts.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):

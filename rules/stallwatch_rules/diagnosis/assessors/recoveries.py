@@ -28,7 +28,7 @@ AT_ONCE = 1.0  #: seconds within which the order of a command's output and its e
 FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
-SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an end from outside
+SCHEDULER = "scheduler-and-process"  #: family of rules for the consequences of an external stop
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -132,13 +132,14 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Mark findings in output during teardown as harmless, if a failure or a signal explains them.
 
-    After a failure, threads and child processes report that they lost the failed process, and destructors and
-    exit handlers fail. This output can appear long before that of the failure itself. If the main thread only
-    reports such a loss, the cause is the last thread or child process that died for another reason. A handled
-    exception did not end the run, unless the run is known to have died and no other finding shows why.
+    After a failure, threads and child processes report that they lost the failed process, and destructors
+    and exit handlers fail. This output can appear long before the output of the failure. If the main thread
+    only reports such a loss, the cause is the last thread or child process that died for another reason. A
+    handled exception did not end the run, unless the run is known to have died and no other finding shows
+    why.
 
     Example: if a thread raises ``ConnectionResetError`` and the main program raises ``ValueError``, the
-    latter ended the run.
+    ``ValueError`` ended the run.
     """
     noise = [
         finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
