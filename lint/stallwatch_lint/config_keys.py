@@ -72,7 +72,7 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
     If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a
     key that only some releases accept causes a hint. A release that is newer than the last known release
-    may accept keys that this check does not recognize.
+    might accept keys that this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"

@@ -2,7 +2,7 @@
 
 If the script does not pass an optimizer, DeepSpeed constructs the optimizer and the scheduler with ``params``
 as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``, ``_configure_basic_optimizer`` and
-``_scheduler_from_config``). Because the script may pass an optimizer, the severity is at most "likely".
+``_scheduler_from_config``). Because the script might pass an optimizer, the severity is at most "likely".
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Script:
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
 
     def at(self, call: Call) -> Place:
-        """Return the place of a call: the file and the line."""
+        """Return the location of a call: the file and the line."""
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
@@ -201,7 +201,7 @@ class Script:
         """Return all calls that can create this object.
 
         The object is given by an expression, or by a variable to which the script assigns the results of
-        calls. Return an empty list if the object may have another origin.
+        calls. Return an empty list if the object might have another origin.
         """
         values = [value]
         if isinstance(value, ast.Name):

@@ -25,7 +25,7 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: Classes that transformers itself defines; other classes may have other defaults.
+#: Classes that transformers itself defines; other classes can have other defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
@@ -33,7 +33,7 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
     Only literal values are compared. A call that names another configuration file is skipped. A call that
-    names no file may still use this file (``accelerate launch``), but its arguments may also be changed
+    names no file can still use this file (``accelerate launch``), but its arguments can also be changed
     later. A difference in such a call is therefore only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
@@ -201,7 +201,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Return whether the script sets, or may set, an attribute with one of these names.
+    """Return whether the script sets, or might set, an attribute with one of these names.
 
     Examples of such code are ``args.eval_strategy = "no"`` and any call of ``setattr``.
     """

@@ -419,7 +419,7 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe whose writer may write nothing for a long time. A read waits only until the deadline."""
+    """A pipe whose writer might write nothing for a long time. A read waits only until the deadline."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
         self._stream = stream  # keeps a reference, because deleting the stream object closes the file

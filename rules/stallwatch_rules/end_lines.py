@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 
 # If a step follows the end line after more than this number of lines, the run continued or was started again.
-# Closer lines may be from other hosts.
+# Closer lines might be from other hosts.
 _LINES_AFTER = 100
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(

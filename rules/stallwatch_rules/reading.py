@@ -86,7 +86,7 @@ class PartialReading(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The state of the reader before a line at which the program may have been started again."""
+    """The state of the reader before a line at which the program might have been started again."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -120,7 +120,7 @@ class RunReading:
         self.splits_starts = starts
         self.starts = Starts()  #: the completed starts of the source
         self._part: Part | None = None  # the part since the newest start
-        self._before: _Before | None = None  # the state before a line at which another start may begin
+        self._before: _Before | None = None  # the state before a line at which another start can begin
         self._replaying = False
         self._gaps: dict[str, SkippedLines] = {}
         self._series = SeriesReader()
@@ -352,9 +352,9 @@ class RunReading:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Make a line the candidate for a start, and save the state, if the program may start at the line.
+        """Make a line the candidate for a start, and save the state, if the program can start at the line.
 
-        Return whether the program may start at the line.
+        Return whether the program can start at the line.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False

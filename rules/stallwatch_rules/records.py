@@ -30,7 +30,7 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained; other runs may be compared to such a run.
+#: The verdicts on a run that trained; other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
 #: signal's sender.
@@ -63,7 +63,7 @@ class Sample(msgspec.Struct, frozen=True):
     time: float | None
     step: int | None = None  #: number of completed optimizer steps
     total_steps: int | None = None
-    #: The numbers, which may be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: The numbers, which can be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
     #: training started, by the trainer's count), "overflow" (1: a step was skipped).
     values: dict[str, float] = {}

@@ -3,7 +3,7 @@
 Appended runs, sweeps, and retries in one file have no common format, but each start begins with the same
 lines, such as a banner, the arguments, and warnings during imports. Therefore, this module learns the lines
 before the first step, called the *head* of a source. If several of these lines recur in order, or a mark of a
-start appears (a shell prompt, a launcher's header, or a usage text), a start may begin. The start is
+start appears (a shell prompt, a launcher's header, or a usage text), a start might begin. The start is
 confirmed if the previous part of the log has ended, or if the step number decreases. Data loader workers that
 import the script again, headers of epochs, and ranks that print the same banner also repeat lines of the
 head, but do not confirm a start.
@@ -30,7 +30,7 @@ MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
-MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
+MOST_VAIN = 3  #: number of times that a line can recur without a start before it is removed from the head
 FRESH = 3  #: a start near the end of a source must have more than this number of lines outside of heads
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: numbers of first and last starts of a source that are kept
@@ -212,7 +212,7 @@ class Recurrence(msgspec.Struct):
 
 
 class Candidate:
-    """A line at which another start of the program may begin, and the lines after it."""
+    """A line at which another start of the program can begin, and the lines after it."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -263,7 +263,7 @@ class Part(msgspec.Struct):
     known: set[bytes] = set()  #: keys of the lines in ``heads``
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
-    busy: bool = True  #: True while the head is open, or while a start may have begun
+    busy: bool = True  #: True while the head is open, or while a start might have begun
     refused: bool = False  #: True if the part began with a usage text; usage texts resemble each other
     candidate: Candidate | None = None
 

@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_TEMPLATES = 8  #: maximum number of exemplars, including those of other templates
+MAX_TEMPLATES = 8  #: maximum number of exemplars, including exemplars of other templates
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life

@@ -1,7 +1,7 @@
 """Find, in a run's logs, the ranks for which the other ranks waited until a timeout.
 
-A rank that printed no timeout may have waited, too, because the launcher ends all waiting ranks when the
-first rank times out. Logs may also be truncated or missing.
+A rank that printed no timeout might have waited, too, because the launcher ends all waiting ranks when the
+first rank times out. Logs can also be truncated or missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that may have kept the other ranks waiting, according to the logs.
+    """Return the few ranks that might have kept the other ranks waiting, according to the logs.
 
     A suspect reported no timeout, and its log does not show that it waited, too. If only one rank reported
     the timeout, the only other rank of the run is a suspect.
@@ -133,8 +133,8 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
     """Return the few ranks that did not report the failure.
 
-    Return an empty set if too many ranks did not report the failure, or if the run may have ranks that no log
-    shows.
+    Return an empty set if too many ranks did not report the failure, or if the run might have ranks that no
+    log shows.
     """
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported

@@ -141,8 +141,8 @@ def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -
 def _steps_after(timeline: Timeline | None, time: float) -> int:
     """Return the number of steps that can be later than a time.
 
-    A step that has the last known time of its stream counts as later, because this time may have been carried
-    over.
+    A step that has the last known time of its stream counts as later, because this time might have been
+    carried over.
     """
     if timeline is None:
         return 0

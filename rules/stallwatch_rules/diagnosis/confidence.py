@@ -20,14 +20,14 @@ BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "later"): 0.85,  # other causes came later
     ("cause", "later-step"): 0.75,  # other causes came at a later step; times are unknown
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
-    ("symptom", "none"): 0.9,  # the log does not show the failure that caused the symptom; the report says so
+    ("symptom", "none"): 0.9,  # the log lacks the failure that caused the symptom, as the report states
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
 WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-#: minimum confidence in a stall whose stacks were inspected, because they show where each process is
+#: minimum confidence in a stall whose stacks were inspected, because stacks show what each process does
 SEEN = 0.9
 
 #: The deduction from the confidence for a fact, by the name of the fact.

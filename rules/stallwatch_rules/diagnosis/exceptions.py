@@ -31,7 +31,8 @@ from stallwatch_rules.text.lazy import lazy
 SURVIVED = 2  #: minimum number of steps that follow an exception if it did not end the run
 #: the same minimum in lines, for a log whose steps are not recognized
 SURVIVED_LINES = 1000
-#: the same minimum in steps, for a run that is known to have failed, because its output may be out of order
+#: the same minimum in steps, for a run that is known to have failed, because its output might be out of
+#: order
 SURVIVED_BUT_DIED = 10
 
 #: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
@@ -123,7 +124,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions, with the fatal mark removed from those that another failure explains.
+        """Return the exceptions, with the fatal mark removed from exceptions that another failure explains.
 
         An exception can lose the mark only if it reports the end of another part of the program, such as a
         peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
@@ -190,7 +191,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         if not fatal or any(finding not in kills for finding in causes):
             return False
-        # A traceback without its end, or a crash without its message, may belong to the symptom.
+        # A traceback without its end, or a crash without its message, might belong to the symptom.
         named = [
             exception
             for exception in fatal
@@ -222,7 +223,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the exceptions as records of the diagnosis; those that ended the run come first."""
+        """Return the exceptions as records of the diagnosis; exceptions that ended the run come first."""
         fatal = fold(exception.seen for exception in self.fatal)
         return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
@@ -307,8 +308,8 @@ def read_exceptions(
             late = any(
                 interrupt.at < first.mark.index or _at_once(seen, time, interrupt) for interrupt in interrupts
             )
-            # A rank that does not report the interrupt may report that it lost a peer or data because of the
-            # interrupt.
+            # A rank that does not report the interrupt might report that it lost a peer or data because of
+            # the interrupt.
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)

@@ -1,6 +1,6 @@
 """Determine how ranks ended, and which rank ended first, from the exit codes that launchers report.
 
-A rank that loses a connection reports the loss at once. The launcher reports the process that failed only
+A rank that loses a connection reports the loss immediately. The launcher reports the failed process only
 after it has ended all other processes. Therefore, neither the order of these lines nor their times show which
 rank ended first.
 """
@@ -85,7 +85,7 @@ def ended_well(streams: Streams) -> int | None:
 
     The list contains each process of its node with an exit status other than 0, including the processes
     that torchrun itself ended (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps.
-    Return ``None`` if several ranks are missing, because another node's list may name them.
+    Return ``None`` if several ranks are missing, because another node's list might name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -116,7 +116,7 @@ def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
-    """Return the fatal findings that report a lost peer, except those on a rank in `own`."""
+    """Return the fatal findings that report a lost peer, except findings on a rank in `own`."""
     gone = [
         finding
         for finding in found
@@ -137,7 +137,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
     """Return a message about the rank that ended first, if it exited with a failure but printed no error.
 
     An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error that is
-    shown may be from that rank.
+    shown might be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:

@@ -98,7 +98,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def shown_match(self) -> Match | None:
         """The match that a report shows: usually the first, but the last if training survived the first.
 
-        If training survived the first match, the log may contain several starts that ended in the same way.
+        If training survived the first match, the log can contain several starts that ended in the same way.
         In this case, the last match ended the run. The last match is also shown if the harm was inferred from
         later steps. For a loss that stays NaN, the first NaN after the last finite loss is shown instead.
         """
@@ -209,8 +209,8 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
     """Return whether the words that a rule requires occur in a stream of the same source and rank.
 
-    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) may belong to any
-    rank of its source.
+    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) can belong to
+    any rank of its source.
     """
     source, rank = key
     return any(
@@ -261,7 +261,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Return the number of steps that the run took after a line of a stream.
 
     ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
-    is certain, but their times are not: loggers of one process may print local time, UTC, or no date.
+    is certain, but their times are not: loggers of one process can print local time, UTC, or no date.
     Therefore, if the line's time is earlier than the time of a step above the line, only the order counts.
     After a restart of all workers, the run's steps count for every rank.
     """
@@ -288,7 +288,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
     """Return the number of requests that a server answered after its first ``answers`` answers.
 
-    Return 0 for a trainer's log: its server may continue to answer after the trainer has died.
+    Return 0 for a trainer's log: its server can continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0

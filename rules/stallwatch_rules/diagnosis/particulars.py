@@ -38,7 +38,7 @@ from stallwatch_rules.text.lazy import lazy
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
-MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
+MAX_BEHIND = 8  #: maximum number of collectives that a late rank can be behind
 #: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
@@ -253,7 +253,7 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
     """Add the stack frames of the exception that is the primary cause.
 
     The user's own innermost frame is also added to the evidence. Frames are added only if the primary cause
-    points to a line of the exception, because another exception of the same rule may have been raised
+    points to a line of the exception, because another exception of the same rule might have been raised
     elsewhere. Crashes of compiled code are skipped, because the pages on those crashes show the frames.
     """
     match = finding.shown_match

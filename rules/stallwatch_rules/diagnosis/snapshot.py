@@ -103,7 +103,7 @@ Change = RuleFinding | RemovedFinding | StallEnds | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """The findings, exceptions, and facts of a run at one point, between two assessors."""
+    """The findings, exceptions, and facts of a run, as passed from one assessor to the next."""
 
     found: Sequence[RuleFinding]
     exceptions: Exceptions

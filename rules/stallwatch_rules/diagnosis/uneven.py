@@ -21,8 +21,8 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
-#: minimum distance by which other ranks must have continued after a rank's last step: this number of printed
-#: steps, and this multiple of the interval between the rank's last printed steps
+#: minimum number of steps that other ranks must have printed after a rank's last step; also the minimum
+#: distance to the other ranks, as a multiple of the interval between the rank's last printed steps
 BEYOND = 10
 #: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
@@ -52,13 +52,13 @@ class _Course:
 
     @property
     def is_buffered(self) -> bool:
-        """True if the last steps arrived at the same time, so more steps may still be in an output buffer."""
+        """True if the last steps arrived at the same time, so an output buffer might contain more steps."""
         times = [interval.time for interval in self.timeline.intervals[-ENOUGH:]]
         return len(times) == ENOUGH and times[0] is not None and len(set(times)) == 1
 
 
 class Uneven(msgspec.Struct, frozen=True):
-    """The ranks whose steps ended before those of the other ranks."""
+    """The ranks whose steps ended before the steps of the other ranks."""
 
     behind: Mapping[int, int]  #: rank → the rank's last step
     usual: int  #: the last step of most other ranks
@@ -95,7 +95,7 @@ def with_place(stall: RuleFinding, held_up: Uneven | None, streams: Streams) -> 
     """Point a stall's finding to the ranks that hold up the run, instead of to the run's last step.
 
     These ranks are `held_up`, or else the few ranks whose last line differs. If no rank differs, the finding
-    points to no rank, because which rank printed the last step is a matter of chance.
+    points to no rank, because it is a matter of chance which rank printed the last step.
     """
     where = stall.where
     if held_up is not None:

@@ -104,7 +104,7 @@ class ExceptionChain(msgspec.Struct):
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
-    native: bool = False  #: True for a crash of compiled code; it may have occurred after the training ended
+    native: bool = False  #: True for a crash of compiled code, which can occur after the training ended
     step: int | None = None  #: training step of the run when the exception was raised, if it is known
 
     @property
@@ -136,7 +136,7 @@ class ExceptionChain(msgspec.Struct):
     def lost_something(self) -> bool:
         """True if the main thread lost a peer, or timed out while it waited.
 
-        This may be the cause of the failure.
+        Such an exception might be the cause of the failure.
         """
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
@@ -233,7 +233,8 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception; the message that reports the destructor may be truncated
+        # Python ignores a destructor's exception; the message that reports the destructor might be
+        # truncated
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
@@ -330,7 +331,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
 
 
 def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether an exception has the name and the message that a page specifies for a place.
+    """Return whether an exception has the name and the message that `place` specifies.
 
     If the traceback is truncated, the name is unknown, and the frames are sufficient.
     """
@@ -373,7 +374,7 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-#: maximum number of different exceptions per stream, because a log may contain many tracebacks
+#: maximum number of different exceptions per stream, because a log can contain many tracebacks
 MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 

@@ -78,13 +78,13 @@ _HANDLED = lazy(
 # not end the program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
-# failed to start. The escape character of Ray's color codes may have been lost when the text was copied.
+# failed to start. The escape character of Ray's color codes might have been lost when the text was copied.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
-#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix may precede them.
+#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix can precede them.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
@@ -101,7 +101,7 @@ HANDLED = 1  #: maximum number of lines between a message about a handled except
 # A ``raise`` statement as tracebacks, notebooks, and dumped files show it: indented, or after a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
-# The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message may
+# The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message can
 # differ only in this statement: an assertion, an assignment, or a returned call. In a box, rich marks the
 # statement's line with ❱.
 FAILED = lazy(
@@ -230,10 +230,10 @@ class TracebackReader:
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: ExceptionChain | None = None  # the last exception; its message may continue
+        self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
-        # True if a colon ends the exception's name; the message may then begin on the next line
+        # True if a colon ends the exception's name; the message can then begin on the next line
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
         # setting of the next traceback, according to the line that introduces it
@@ -249,7 +249,7 @@ class TracebackReader:
 
     @property
     def in_progress(self) -> bool:
-        """True if the last line was part of a traceback or of the message below it. Both may continue."""
+        """True if the last line was part of a traceback or of the message below it. Both can continue."""
         return self._open is not None or self._raised is not None
 
     @property

@@ -11,11 +11,11 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
-#: the same minimum for a run that is known to have failed, because its output may be out of order
+#: the same minimum for a run that is known to have failed, because its output might be out of order
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
-#: the same minimum for a run that is known to have failed, because the server may have answered pending
+#: the same minimum for a run that is known to have failed, because the server might have answered pending
 #: requests
 SERVED_BUT_DIED = 20
 
@@ -43,7 +43,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may count more seconds than the log shows. Therefore, the result for a stalled run
+        A live watcher can count more seconds than the log shows. Therefore, the result for a stalled run
         is at least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)

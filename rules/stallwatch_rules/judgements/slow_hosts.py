@@ -31,7 +31,7 @@ Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it on
 #: `required_positive_steps`).
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate, and record
+_WARM_UP = 2  # number of first steps that can be slow (compilation, allocation, CUDA graphs)
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
@@ -49,7 +49,7 @@ _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank may be behind or ahead
+_MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank can be behind or ahead
 # relative variation of tokens below which the time is assumed to be proportional to the tokens
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
@@ -316,7 +316,7 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = times
         if len(self._open) > _MOST_OPEN:
-            # The oldest step is the first that was reported: after a restart, step numbers may be lower.
+            # The oldest step is the first that was reported: after a restart, step numbers can be lower.
             del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))

@@ -29,7 +29,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks may wait for each other forever.
+    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks can wait for each other forever.
 
     This happens if ranks with different experts gather different parameters. ``witness`` is True if the log
     shows this difference, or a changed order of modules.
@@ -70,7 +70,7 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 
 
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run may have stalled before a user stopped it, and an empty string otherwise.
+    """Return a note if a run might have stalled before a user stopped it, and an empty string otherwise.
 
     The note requires that no step was completed for much longer than usual. ``durations`` contains the
     seconds between signs of a step, and ``paces`` contains the seconds that steps took. If both are empty,

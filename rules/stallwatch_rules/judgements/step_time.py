@@ -38,7 +38,7 @@ EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
-WARM_UP = 2  #: number of steps at the start, in which programs compile, allocate, and record
+WARM_UP = 2  #: number of first steps that can be slow (compilation, allocation, CUDA graphs)
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:

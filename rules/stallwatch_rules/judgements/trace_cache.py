@@ -48,7 +48,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
     The result depends only on the first match, the last match, and the number of matches, because the lines
-    of most matches may have been counted without being read.
+    of most matches might have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]

@@ -108,7 +108,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes that nearly all lines have, but that may be part of the messages.
+    """Return prefixes that nearly all lines have, but that might be part of the messages.
 
     The caller must verify these prefixes. A text with a single line has no likely prefix, because a note that
     a person writes can start in the same way.

@@ -36,9 +36,9 @@ __all__ = ["MAX_LINE", "LineReader"]
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of prefixes and timestamps
-# first characters of levels that may precede a timestamp
+# first characters of levels that can precede a timestamp
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))
-_MAY_QUOTE = "{>"  # first characters of records that may contain an escaped string
+_MAY_QUOTE = "{>"  # first characters of records that can contain an escaped string
 _Partial = tuple[str, int, float | None]  # text, line number, and time of an unfinished record
 
 
@@ -353,7 +353,7 @@ class LineReader:
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
         # The timestamps in the prefix are from the same clock in all lines. The timestamps after the prefix
-        # may be in different time zones.
+        # can be in different time zones.
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned

@@ -79,8 +79,8 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: maximum number of lines into which one string is split
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# A person who types a full-width colon may also type the exception's name differently, as in "value error".
-# However, "value error：0.02" is a metric.
+# A person who types a full-width colon might also type the exception's name differently, as in "value
+# error". However, "value error：0.02" is a metric.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,

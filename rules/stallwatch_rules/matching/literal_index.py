@@ -1,4 +1,4 @@
-"""Find the lines that a pattern may match by searching for fixed texts that its matches contain.
+"""Find the lines that a pattern can match by searching for fixed texts that its matches contain.
 
 Searching for fixed texts is faster than searching for patterns. For example, every match of ``RuntimeError:
 (?:CUDA|HIP) error: out of memory`` contains the text ``error: out of memory``. Hyperscan searches in one pass

@@ -5,7 +5,7 @@ The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
 * ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
 * ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured;
-  both numbers may have units of memory
+  both numbers can have units of memory
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
 * ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this

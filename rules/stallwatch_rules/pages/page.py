@@ -66,7 +66,7 @@ class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     words: str  #: a pattern that the text of the exception must match: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern that at least one frame must match, such as "torch/serialization.py in load"
-    never: str = ""  #: a pattern that no frame may match
+    never: str = ""  #: a pattern that must not match any frame
 
 
 class Sections(msgspec.Struct, frozen=True):

@@ -208,7 +208,7 @@ class StallThresholds:
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: True if progress is known only from a log, which may omit activities
+        self.log_only = False  #: True if progress is known only from a log, which can omit activities
         self._stride = 1  # number of steps between two signs of progress (10 if a log shows every tenth step)
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # duration of the longest wait in the warm-up
@@ -440,7 +440,7 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # The fastest steps provide no information about the slowest steps. For example, a batch may have been
+    # The fastest steps provide no information about the slowest steps. For example, a batch might have been
     # loaded in advance. Therefore, short waits are replaced with a minimum.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
@@ -483,8 +483,8 @@ def longest_rare_wait(waits: Sequence[float]) -> float:
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
     """Return whether the waits are nearly equal, based on the ratio of the slowest wait to the median.
 
-    If `both_ends` is true, the ratio of the median to the fastest wait must also be small, because the
-    slowest of only a few waits can be near the median by chance.
+    If `both_ends` is true, the ratio of the median to the fastest wait must also be small. If only a few
+    waits are known, the slowest wait can be near the median by chance.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]

@@ -32,13 +32,13 @@ _CHAIN = lazy(rb"During handling of the above exception|The above exception was 
 _MARKS = lazy(rb"\x01+")
 _CHAIN_LINES = 4  # number of lines after a traceback to search for the next traceback of a chain
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# Lines that can contain their rank, and lines that Stallwatch may have written, must be parsed.
+# Lines that can contain their rank, and lines that Stallwatch might have written, must be parsed.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
 # The usual prefixes of launchers. If a line has several prefixes, the last prefix is used.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not contain a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that might not contain a step
 
 
 class Skipped(NamedTuple):

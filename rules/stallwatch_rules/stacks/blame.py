@@ -46,7 +46,7 @@ class Blame(msgspec.Struct, frozen=True):
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks that may include the culprit
+    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks that might include the culprit
     confidence: float = 0.0
 
 
@@ -90,17 +90,17 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = [rank for group in run.groups if group.condition == why for rank in group.ranks]
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # The launcher ended these ranks because it lost the connection to the silent host.
+                # The launcher ended these ranks because it lost the connection to the unresponsive host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(tuple(sorted(found)), why, (), AGREED)
     return None
 
 
 def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
-    """Blame ranks that took a different path than other ranks. Ranks on silent hosts are ignored.
+    """Blame ranks that took a different path than other ranks. Ranks on unresponsive hosts are ignored.
 
-    A silent host can make ranks wait, but cannot make the responding ranks contradict each other. Ranks that
-    wait for an adjacent pipeline stage are not blamed, because this stage can be on a silent host.
+    An unresponsive host can make ranks wait, but cannot make the responding ranks contradict each other.
+    Ranks that wait for an adjacent pipeline stage are not blamed, because this stage can be on such a host.
     """
     known = run.owner.keys()
     reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)
@@ -206,7 +206,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
     Only ranks that wait in a single process group are compared. With a backend that does not report the
-    operation, a rank may wait in any of several groups, so its group is unknown.
+    operation, a rank can wait in any of several groups, so its group is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():

@@ -178,7 +178,7 @@ def run_ruling(
         return None
     inspected = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(inspected, silent=silent, world=world, ranks=ranks)
-    # A host whose ranks all wait may regard its ranks as the whole run.
+    # A host whose ranks all wait might regard its ranks as the whole run.
     undecided = ("others", None), ("behind", None)
     decided = [ruling for ruling in rulings if (ruling.reason, ruling.rank) not in undecided]
     if decided:

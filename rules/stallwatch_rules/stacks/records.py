@@ -200,5 +200,5 @@ class StallStacks(msgspec.Struct):
     layout: list[RankGroup] = []  #: the process groups that are known
     hosts: dict[str, str] = {}  #: host → ranks of the host as text; empty if there is only one host
     silent: list[str] = []  #: hosts of the run that do not respond
-    candidates: list[int] = []  #: ranks that may be the culprit, if it is uncertain which rank is the culprit
+    candidates: list[int] = []  #: ranks that might be the culprit, if the culprit is uncertain
     confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 if there is no result

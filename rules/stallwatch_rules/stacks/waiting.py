@@ -183,7 +183,7 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _may_wait(self, at: int, count: Collectives) -> bool:
-        """Return whether the ranks of a group may be waiting for a collective of this process group."""
+        """Return whether the ranks of a group might be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)

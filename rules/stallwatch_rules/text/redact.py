@@ -167,7 +167,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # A site's pattern may contain text that is not valid UTF-8.
+    # A site's pattern can contain text that is not valid UTF-8.
     return pattern.encode("utf-8", "surrogatepass")
 
 
@@ -370,7 +370,7 @@ _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice shows at most the beginning of a token. A longer text may be a shortened secret.
+# ``hf_…`` in advice shows at most the beginning of a token. A longer text might be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 

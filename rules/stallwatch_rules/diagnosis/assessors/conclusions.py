@@ -242,7 +242,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        # If the log rounds its numbers, it may show a small learning rate as 0.
+        # If the log rounds its numbers, it can show a small learning rate as 0.
         if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
