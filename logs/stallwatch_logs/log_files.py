@@ -444,7 +444,7 @@ class _Pipe:
 
 
 def _opened(path: str) -> BinaryIO:
-    return open(path, "rb")  # noqa: PTH123 - a `Path` takes twice the time
+    return open(path, "rb")  # noqa: PTH123 - `Path.open` takes twice as long
 
 
 class _Unclosed:

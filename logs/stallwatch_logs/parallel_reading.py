@@ -91,9 +91,10 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into the reading of a run, in order. Use several processes if this saves time.
+    """Read the files in order, and add them to the reading of a run.
 
-    If ``whole`` is True, only the current process reads the files, and it reads every line.
+    Several processes are used if they save time. If ``whole`` is True, only the current process reads the
+    files, and it reads every line.
     """
     parallel = parallel or Parallel()
     if whole:
@@ -155,7 +156,7 @@ def _read(
 
 @contextlib.contextmanager
 def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) -> Iterator[Executor | None]:
-    """Start a pool of processes that read files. They end without a message when the current process ends.
+    """Start a pool of processes that read files. The processes end when the current process ends.
 
     If ``engines`` is given, the processes are forked. If the operating system cannot start all of them, the
     processes that were started are killed, and the result is ``None``.

@@ -173,7 +173,7 @@ def _text(file: LogFile) -> bytes | None:
     text = b""
     try:
         if file.plain:
-            with open(file.path, "rb", buffering=0) as raw:  # noqa: PTH123 - in a third of the time
+            with open(file.path, "rb", buffering=0) as raw:  # noqa: PTH123 - `Path.open` takes longer
                 text = raw.read(SMALL + 1)
         else:
             problems: list[InputProblem] = []

@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 #: A message, or text that has no translation: a log line, or a sentence that version 0.1 stored.
-Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Python 3.10 too
+Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate the type, also on Python 3.10
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:

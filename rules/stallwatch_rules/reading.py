@@ -308,7 +308,7 @@ class RunReading:
 
         ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
-        ``ended_at`` is the time at which the run ended, by the clock of its lines. ``memory`` and ``left``
+        ``ended_at`` is the time at which the run ended, by the log's clock. ``memory`` and ``left``
         (ranks that ended before the other ranks) are for a run that has not ended; for other runs, ``ending``
         contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that the
         awaited ranks are outside of collectives. ``watched`` means that an agent still watches the run.
@@ -347,7 +347,10 @@ class RunReading:
     # ---- starts
 
     def settle(self) -> None:
-        """Decide whether another start began at the candidate line. Called at the end of the source."""
+        """Decide whether another start began at the candidate line.
+
+        Call this method at the end of the source.
+        """
         if self._part is not None and self._before is not None:
             self._settle(self._part, began=self._began(self._part, self._before))
 

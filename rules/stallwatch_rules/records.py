@@ -48,7 +48,7 @@ class Line(msgspec.Struct, frozen=True):
     source: str  #: display name of the file or pipe
     number: int  #: 1-based number of the line in its source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    time: float | None = None  #: Unix seconds from the line's timestamp, or else the time of live reading
+    time: float | None = None  #: Unix seconds of the line's timestamp, or of the live reading of the line
     #: True if the time zone is known; otherwise, the time is treated as UTC, but reports do not show "UTC"
     zoned: bool = False
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: maximum number of first lines of a source that are searched for the head
-FIRST_WITHIN = 16  #: the head must begin within this number of lines
+FIRST_WITHIN = 16  #: maximum number of lines within which the head must begin
 MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3  #: number of times that a line can recur without a start before it is removed from the head
-FRESH = 3  #: a start near the end of a source must have more than this number of lines outside of heads
+FRESH = 3  #: number of lines outside of heads that a start near the end of a source must exceed
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: numbers of first and last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits

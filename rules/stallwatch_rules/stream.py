@@ -38,7 +38,7 @@ ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sig
 #: ``_report_progress``). Other programs print numbers of skipped samples.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-# unit, in seconds, of the differences between time zones; maximum difference, in seconds, of equal times
+# unit of the differences between time zones, and maximum difference between equal times, in seconds
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
 VERSION_LINES = 20_000  #: number of first lines searched for versions, which programs print at startup
 

@@ -56,7 +56,7 @@ class DraftError(ValueError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The facts about a failure without a rule that the draft of a page needs."""
+    """The facts that the draft of a page needs about a failure without a rule."""
 
     name: str  #: name of the exception; empty if the line is not an exception
     message: str

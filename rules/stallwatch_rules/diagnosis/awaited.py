@@ -166,7 +166,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that it waited, too, was ahead of other ranks, or was stopped."""
+    """Return whether a rank's log shows that it also waited, was ahead of other ranks, or was stopped."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)

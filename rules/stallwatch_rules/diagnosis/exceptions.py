@@ -174,11 +174,11 @@ class Exceptions(msgspec.Struct, frozen=True):
     def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
 
-        An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is not a cause if an exception in the main thread came before it, because ranks
-        that wait for the failed rank are killed, too. Missing input is not a cause in a script that was
-        started after another script failed. For example, an evaluation lacks the files that the training did
-        not save.
+        An exception is the cause if no cause is known and no known symptom came before it. A kill is not a
+        cause if its only evidence is the signal and an exception in the main thread came before it, because
+        ranks that wait for the failed rank are killed, too. Missing input is not a cause in a script that
+        was started after another script failed. For example, an evaluation lacks the files that the
+        training did not save.
         """
         fatal = [exception for exception in self.fatal if not exception.timed_out]
         harmful = [finding for finding in findings if finding.harm == "fatal"]

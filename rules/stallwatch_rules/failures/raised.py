@@ -349,7 +349,7 @@ def _up_to_user_code(calls: list[Frame]) -> list[Frame]:
 
 
 def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place that a page names, each with its depth.
+    """Return the frames that match `place`, each with its depth.
 
     The innermost frame has depth 0.
     """

@@ -77,8 +77,9 @@ _HANDLED = lazy(
 # A warning level in the logger's prefix of a traceback's header. A failure that is logged as a warning did
 # not end the program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
-# Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
-# failed to start. The escape character of Ray's color codes might have been lost when the text was copied.
+# Ray prints the name of the task, followed by the task's own frames. Ray prints the same text for an actor
+# that failed to start. The escape character of Ray's color codes might have been lost when the text was
+# copied.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="

@@ -36,7 +36,7 @@ FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
 _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger deviations are clipped
-_LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
+_LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated; with fewer hosts, more steps are used
 _QUICK = 512  # number of values for a rough estimate of the noise, which shows an increase sooner
@@ -477,7 +477,7 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return the minimum number of steps of a window that must be slower on a lagging host than on its peers.
+    """Return the minimum number of steps in a window in which a lagging host is slower than its peers.
 
     The number is at most half of the steps plus four standard errors.
     """

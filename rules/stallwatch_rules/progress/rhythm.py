@@ -1,4 +1,4 @@
-"""Measure how long a run has completed no step, and determine whether the run is stalled."""
+"""Measure the time since the last step of a run, and determine whether the run is stalled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ExternalEnd(NamedTuple):
 
 
 class RunClock(msgspec.Struct, frozen=True):
-    """The times of the latest events of a run, and whether the run has completed no step for too long."""
+    """The times of the latest events of a run, and whether the last step was completed too long ago."""
 
     threshold: float  #: seconds without a step after which a run counts as stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time

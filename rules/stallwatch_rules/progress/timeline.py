@@ -132,7 +132,7 @@ class Timeline:
         self.open_hits = {}
 
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which the number of steps reached `advances`, or ``None``."""
+        """Return the interval in which the number of steps reached `advances`, or ``None`` without one."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
@@ -318,8 +318,8 @@ class StepClock:
         """Return the number of steps below a line without a rank, if no step is above the line in its file.
 
         Such a line is from a launcher, or from a command that ran before the training, so it does not show
-        why the steps ended. Return 0 if the last step is near the line, because a launcher might have
-        written the line at its own end.
+        why the steps ended. Return 0 if the last step is near the line, because the launcher might have
+        written the line when it ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:

@@ -13,7 +13,7 @@ from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return a report of at most five lines. If there are several `jobs`, a line for each of them follows."""
+    """Return a report of at most five lines. If there are several `jobs`, a line for each job follows."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
         found = jobtable.table(jobs, language)

@@ -31,7 +31,7 @@ def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str
     lines = []
     if wide > _WIDEST and len(found) > 1:
         folders = [name.split("/")[:-1] for name, _ in found]
-        folder = "/".join([*os.path.commonprefix(folders), ""])  # noqa: RUF071 - it compares lists of words
+        folder = "/".join([*os.path.commonprefix(folders), ""])  # noqa: RUF071 - compares lists of words
         if len(folder) > 1:
             common = len(folder)
             lines.append(word("each-folder", language, folder=folder))

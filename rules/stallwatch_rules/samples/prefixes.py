@@ -56,7 +56,7 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def with_zeroed_digits(text: str) -> str:
-    """Replace all digits in the text with zeros, in bytes, which is ten times as fast as in a string."""
+    """Replace all digits in the text with zeros. The replacement in bytes is ten times as fast."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 

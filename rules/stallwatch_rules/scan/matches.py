@@ -49,7 +49,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the match's period of `seconds` seconds; ``None`` if the match has no time."""
+        """Return the start of the period of `seconds` seconds that contains the match, or ``None``."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 

@@ -153,7 +153,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """For each rank, return the first and last segment in which a rule matches, as pairs (segment, rank).
+        """Return, for each rank, the first and last segment in which a rule matches, as (segment, rank).
 
         The rank is read at the start of the line. If the first segment of the rank in this section was
         returned by an earlier call, only the last segment is returned.

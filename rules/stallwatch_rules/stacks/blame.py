@@ -345,7 +345,7 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _completed_fewer(run: Run) -> tuple[int, ...]:
-    """Return ranks that completed fewer collectives of a group than its other members.
+    """Return ranks that completed fewer collectives of a group than the group's other members.
 
     A group is ignored if such ranks are not a small minority of the run.
     """

@@ -332,7 +332,7 @@ def _patience(
 def _site(doing: RankActivity) -> str:
     """Return a key for a call site.
 
-    It consists of the activity and the user's function that contains the call.
+    The key consists of the activity and the user's function that contains the call.
     """
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 

@@ -38,6 +38,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase with the same length, so that all positions in it remain valid."""
+    """Return the text in lowercase with the same length, so that positions in the text remain valid."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -119,7 +119,7 @@ def mask_key_end(line: str) -> str:
 def is_key_line(line: str) -> bool:
     """Return whether a line is a full line of a private key.
 
-    The next line can then be the key's shorter end.
+    The next line can then be the shorter last line of the key.
     """
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())

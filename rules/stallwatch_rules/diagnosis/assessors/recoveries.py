@@ -24,7 +24,7 @@ from stallwatch_rules.messages import message
 
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
-AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is uncertain
+AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
 FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
