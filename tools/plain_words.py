@@ -58,7 +58,7 @@ class Word:
     skipped: tuple[str, ...]  #: files in which the word is not searched for
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the places of the word in a text, except in contexts where the word is correct."""
+        """Yield the occurrences of the word in a text, except in contexts where the word is correct."""
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):
@@ -73,7 +73,7 @@ class Text(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A place at which a word is found."""
+    """An occurrence of a word in a file."""
 
     path: str
     line: int
@@ -251,7 +251,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the group, the place, and the source of random texts. `DRAWN` sets their number for each group.
+    """Yield the group, location, and source of random texts. `DRAWN` sets their number for each group.
 
     Lines before and after a text are included, because a docstring is read together with its function. ``>``
     marks the lines of the text itself.
@@ -282,7 +282,7 @@ def _is_rated(text: Text, is_chinese: bool) -> bool:
 
 
 def _in_context(name: str, lines: list[str], text: Text) -> tuple[str, str]:
-    """Return the place of a text, and its lines together with the lines before and after the text."""
+    """Return the location of a text, and its lines together with the lines before and after the text."""
     before, after = CONTEXT
     first, last = text.lines[0][0], text.lines[-1][0]
     numbers = range(max(1, first - before), min(len(lines), last + after) + 1)
@@ -302,7 +302,7 @@ def _group(name: str, line: str) -> str:
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
 @click.option("--sample", "seed", type=int, metavar="SEED", help="Print random texts for a rating instead.")
 def main(paths: tuple[str, ...], only: str | None, count: bool, seed: int | None) -> None:
-    """Print the places and the replacements of private words. The exit code is 1 if there are any."""
+    """Print the locations and the replacements of private words. The exit code is 1 if there are any."""
     if seed is not None:
         for number, (group, place, quoted) in enumerate(sample(seed), 1):
             click.echo(f"[{number}] {group}: {place}\n{quoted}\n")

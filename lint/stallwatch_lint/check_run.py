@@ -74,7 +74,7 @@ def check_run(
     versions_source: str | None = None,
     signatures: Signatures | None = None,
 ) -> list[Diagnostic]:
-    """Return the diagnostics of a run before the run starts, the most severe first.
+    """Check a run before it starts, and return the diagnostics, the most severe first.
 
     Args:
       config: the DeepSpeed configuration; ``None`` if the run has none.

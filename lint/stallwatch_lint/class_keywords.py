@@ -48,9 +48,9 @@ def _not_taken(
 ) -> Iterator[Diagnostic]:
     """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that may run only with another release of the package. This is the case if the call depends on
-    a check of the release or on an exception that another release raises. It is also the case if the script
-    has another call of the same class (in `others`) that the installed release accepts.
+    Skip a call that might run only with another release of the package. For example, the call depends on a
+    check of the release, or on an exception that another release raises. Also skip a call if the script has
+    another call of the same class (in `others`) that the installed release accepts.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
@@ -137,7 +137,7 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 
 def _replaced(script: Script) -> bool:
-    """Return whether the script may change the arguments that ``compute_loss`` receives.
+    """Return whether the script might change the arguments that ``compute_loss`` receives.
 
     This is the case if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
     """

@@ -26,7 +26,7 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 class Conditions:
     """Determines how often the nodes of a script run.
 
-    This depends on the blocks around a node, and on earlier ``return`` and ``continue`` statements.
+    The result depends on the blocks around a node, and on earlier ``return`` and ``continue`` statements.
     """
 
     def __init__(self, tree: ast.Module) -> None:

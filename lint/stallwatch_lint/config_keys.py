@@ -37,7 +37,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: str = FIRST_KNOWN
     until: str | None = None
     kind: KindName | None = None
-    optional: bool = False  #: True if ``null`` is allowed as well
+    optional: bool = False  #: True if the value can also be ``null``
 
     @property
     def releases(self) -> str:
@@ -50,7 +50,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object of the configuration in which DeepSpeed rejects unknown keys, at least in newer releases."""
+    """An object in the configuration. At least newer releases of DeepSpeed reject its unknown keys."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -72,7 +72,7 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
     If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a
     key that only some releases accept causes a hint. A release that is newer than the last known release
-    may accept keys that this check does not recognize.
+    might accept keys that this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -122,7 +122,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Report values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
+    """Report values that DeepSpeed's pydantic models reject, and strings that it uses in calculations.
 
     Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed up to 0.17.0
     read ``fp16`` and ``bf16`` without validation.

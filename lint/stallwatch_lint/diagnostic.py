@@ -14,8 +14,7 @@ import msgspec
 from stallwatch_lint.facts import facts
 from stallwatch_rules.messages import Message, message
 
-#: ``fails``: the run is certain to fail; ``likely``: the run fails in the usual case; ``advice``: a useful
-#: fact.
+#: ``fails``: the run is certain to fail; ``likely``: the run usually fails; ``advice``: a useful fact.
 Severity = Literal["fails", "likely", "advice"]
 Place = tuple[str | None, int | None]  #: a file, and a line number in the file, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
@@ -69,7 +68,7 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without duplicates, sorted by severity (most severe first) and place."""
+    """Return the diagnostics without duplicates, sorted by severity (most severe first) and location."""
     unique = {msgspec.json.encode(found): found for found in diagnostics}
     return sorted(
         unique.values(), key=lambda found: (_ORDER[found.severity], found.file or "", found.line or 0)

@@ -28,8 +28,7 @@ class DsConfig:
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    #: True if the configuration was built from accelerate's own settings, in the same way as accelerate
-    #: builds it
+    #: True if the configuration was built from accelerate's own settings, as accelerate itself builds it
     accelerate: bool = False
 
     def get(self, *path: str) -> Any:
@@ -99,7 +98,7 @@ def number(value: Any) -> float | None:
 def whole(value: Any) -> int | None:
     """Return the integer that pydantic 2 (2.14.3) reads from a value; ``None`` if pydantic rejects it.
 
-    ``3.0`` and ``"3"`` give 3; ``"3e0"`` gives ``None``.
+    For example, the result is 3 for ``3.0`` and ``"3"``, and ``None`` for ``"3e0"``.
     """
     if isinstance(value, str):
         text = value.strip()

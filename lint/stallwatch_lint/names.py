@@ -32,8 +32,8 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # Changes of meaning, by place: the line at which the meaning begins, the meaning, and the assigning
-        # node.
+        # For each scope and name, the changes of meaning: the line at which the meaning begins, the
+        # meaning, and the assigning node.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
@@ -60,7 +60,7 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name at the place of the node; empty if unknown.
+        """Return the meaning of the name in a node; empty if the meaning is unknown.
 
         If `among` is not empty, meanings outside of `among` count as unknown.
         """
@@ -140,7 +140,7 @@ def _structure(tree: ast.Module) -> _Structure:
                         found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
-    for node in ast.walk(tree):  # Outer classes come first, so that the innermost class overwrites them.
+    for node in ast.walk(tree):  # Outer classes come first, so inner classes overwrite them.
         if isinstance(node, ast.ClassDef):
             found.classes.update((id(inner), node) for inner in ast.walk(node))
         elif isinstance(node, ast.If):

@@ -2,7 +2,7 @@
 
 If the script does not pass an optimizer, DeepSpeed constructs the optimizer and the scheduler with ``params``
 as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``, ``_configure_basic_optimizer`` and
-``_scheduler_from_config``). Because the script may pass an optimizer, the severity is at most "likely".
+``_scheduler_from_config``). Because the script might pass an optimizer, the severity is at most "likely".
 """
 
 from __future__ import annotations
@@ -93,6 +93,9 @@ def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
 
 
 def _text(value: Any) -> str | None:
-    """Return the first string other than ``auto`` in a value or a list; ``None`` if it has no such string."""
+    """Return the value if it is a string, or the first string in a list.
+
+    The string ``auto`` does not count. Return ``None`` if there is no other string.
+    """
     several = value if isinstance(value, list) else [value]
     return next((element for element in several if isinstance(element, str) and element != AUTO), None)

@@ -1,4 +1,4 @@
-"""Find the names of DeepSpeed models in a script, and the calls on them that all ranks must make.
+"""Find the names of DeepSpeed models in a script, and the method calls that all ranks must make.
 
 With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks. ``generate`` does
 the same (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).

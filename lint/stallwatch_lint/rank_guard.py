@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script that contain a rank or a comparison with it (``main = get_rank() == 0``)."""
+    """The variables that contain a rank or a comparison with a rank (``main = get_rank() == 0``)."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -90,8 +90,8 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
 
     Skip a call if the code for the other ranks makes the same call, because scripts often let the first
-    rank run before the others. Skip collectives of a process group, because ranks outside of the group do
-    not take part in these collectives.
+    rank run before the other ranks. Skip collectives of a process group, because ranks outside of the group
+    do not take part in these collectives.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -157,7 +157,7 @@ def _is_module(owner: str, call: Call) -> bool:
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
-    """Return whether the script's own method of this name may call the method of DeepSpeed's engine.
+    """Return whether the script's own method of this name might call the method of DeepSpeed's engine.
 
     Return True if the script does not define such a method.
     """

@@ -1,4 +1,4 @@
-"""Define the facts about a run that all checks use before the run starts."""
+"""Define the facts about a planned run that all checks use."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls that save a partitioned model without DeepSpeed's engine and write empty weights.
 
     Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
-    because it writes adapters, which may be too small to be partitioned.
+    because it writes adapters, which can be too small to be partitioned.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return

@@ -118,13 +118,13 @@ class Script:
 
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
-        """String constants with their lines, without docstrings and other bare strings."""
+        """String constants with their line numbers, without docstrings and other bare strings."""
         bare = {id(node.value) for node in self.of(ast.Expr)}
         found = (node for node in self.of(ast.Constant) if id(node) not in bare)
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
 
     def at(self, call: Call) -> Place:
-        """Return the place of a call: the file and the line."""
+        """Return the location of a call: the file and the line."""
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
@@ -201,7 +201,7 @@ class Script:
         """Return all calls that can create this object.
 
         The object is given by an expression, or by a variable to which the script assigns the results of
-        calls. Return an empty list if the object may have another origin.
+        calls. Return an empty list if the object might have another origin.
         """
         values = [value]
         if isinstance(value, ast.Name):
@@ -269,7 +269,7 @@ def parts(target: ast.expr) -> list[ast.expr]:
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """Return the names that a node binds without an assignment, such as those of functions and imports.
+    """Return the names that a node binds without an assignment, such as names of functions and imports.
 
     ``*`` represents any name, as after ``from module import *``.
     """
@@ -300,7 +300,7 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
-    """Yield the module and each of its functions, each with its nodes except those of nested functions."""
+    """Yield the module and each function, each with its nodes but without the nodes of nested functions."""
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()

@@ -18,7 +18,7 @@ class Source(NamedTuple):
     package: bool  #: True for an ``__init__.py``, whose relative imports start at its own folder
 
 
-#: A function that takes the dotted name of a module and returns its source, or ``None`` if it has none.
+#: A function that maps a module's dotted name to the module's source, or to ``None`` if it is unavailable.
 Read = Callable[[str], "Source | None"]
 
 
@@ -98,7 +98,7 @@ class Signatures:
 
 
 def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
-    """Yield the full names that a module may import under this name, including under ``if TYPE_CHECKING``."""
+    """Yield the full names that a module can import under a name, including under ``if TYPE_CHECKING``."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue

@@ -25,7 +25,7 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: Classes that transformers itself defines; other classes may have other defaults.
+#: Classes that transformers itself defines; other classes can have other defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
@@ -33,7 +33,7 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
     Only literal values are compared. A call that names another configuration file is skipped. A call that
-    names no file may still use this file (``accelerate launch``), but its arguments may also be changed
+    names no file can still use this file (``accelerate launch``), but its arguments can also be changed
     later. A difference in such a call is therefore only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
@@ -46,12 +46,12 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls that create training arguments. The names of their classes identify these calls."""
+    """Yield the calls that create training arguments, as identified by the names of the called classes."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
-    """Return whether the call creates the settings of a trainer (``SFTConfig``), and not those of a model."""
+    """Return whether the call creates the settings of a trainer (``SFTConfig``) rather than of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(
         call.argument(name) is not None for name in trainers
@@ -100,7 +100,7 @@ _INTERVALS = ("no", "steps", "epoch")
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
 
-    Source: ``trainer.py`` of transformers 5.23.0. The error has been raised since 4.38.
+    Source: ``trainer.py`` of transformers 5.23.0. Releases since 4.38 raise this error.
     """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
@@ -196,12 +196,12 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call creates one of these classes, by a name that the script does not redefine."""
+    """Return whether the call constructs one of these classes, unless the script redefines its name."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Return whether the script sets, or may set, an attribute with one of these names.
+    """Return whether the script sets, or might set, an attribute with one of these names.
 
     Examples of such code are ``args.eval_strategy = "no"`` and any call of ``setattr``.
     """
@@ -220,7 +220,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls in which ``num_generations`` is 1 or does not divide the batch size.
 
     A call is checked only if all its sizes are numbers. The severity is "fails" only for releases of TRL that
-    are known to calculate the batch size in the way that the module's docstring describes.
+    are known to calculate the batch size as described in the module's docstring.
     """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return

@@ -1,4 +1,4 @@
-"""Find, unpack, and read log files, with several processes if this saves time.
+"""Find, unpack, and read log files. Large inputs are read in several processes.
 
 * Find files: `log_files` (logs at the paths that a user specifies), `file_names` (names of logs, and ranks in
   names), `jobs` (files of the same job)

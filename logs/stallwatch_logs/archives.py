@@ -98,7 +98,7 @@ def nested(kind: str) -> InputError:
 
 
 class TarFile:
-    """A tar archive, which may be compressed. Its members are read in one pass from beginning to end."""
+    """A tar archive, which can be compressed. Its members are read in one pass from beginning to end."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive

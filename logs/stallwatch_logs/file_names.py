@@ -1,8 +1,8 @@
 """Determine from the names of files which files in a folder are logs, and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
-pod, or a rank. It is the number of a rank if several files are numbered in the same way and the first lines
-of each file contain only the file's own number as a rank.
+pod, or a rank. It is the number of a rank if several files are numbered in the same way, and if the file's
+own number is the only rank in the first lines of each file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ MOST_FILES = 4096  #: maximum number of files whose names differ only in their n
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
 # Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has a different form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
-_ENOUGH = 2  # minimum number of times that a file must contain its rank
+_ENOUGH = 2  # minimum number of occurrences of the rank in its file
 
 
 def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
@@ -109,7 +109,7 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
 
     ``jobs`` maps each job to the paths of its files. The files are from one run if the lines of each job
     contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. If a job
-    contradicts this, no further files are read.
+    violates one of these conditions, no further files are read.
     """
     seen: set[int] = set()
     for paths in jobs.values():

@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
     ratio: int = 200  #: maximum ratio of decompressed to compressed bytes
     #: minimum size of a result, in bytes, for which the ratio is limited; smaller results are read quickly
     ratio_from: int = 1024**3
-    until: float | None = None  #: deadline, in the time of the monotonic clock
+    until: float | None = None  #: deadline, as a time of the monotonic clock
     section: str = "archives"  #: section of the configuration in which the user sets these limits
 
     @property

@@ -30,7 +30,7 @@ _words: dict[str, frozenset[str]] = msgspec.json.decode(
 # A number after one of these words is a count, a process ID, an address, or a size.
 _NO_JOB = _words["no_job"]
 _LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
-# Names of machines that consist of a chip or an address.
+# Text before a number that is part of a machine's name: the name of a chip, ``k8s``, or an IP address.
 _MACHINE = lazy(
     r"""(?<![a-z0-9]) (?: (?:gb|gh|[abhlpv])\d{1,3}0s? | [lt]4 | mi\d{3}x? | v\d{1,2}[ep] | 910[a-d] | k8s
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
@@ -49,14 +49,14 @@ _MOST_PROCESSES = 2**22  # maximum process ID on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether numbers can be job numbers: they have a usual form, and they are not dates or times."""
+    """Return whether numbers can be job numbers: they have a typical form, and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a number after this text counts ranks, nodes, steps, or similar things, not jobs."""
+    """Return whether a number after this text counts something other than jobs, such as ranks or steps."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
@@ -254,8 +254,8 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # An example is `%x-%j.out`. If the numbers in some names are job numbers, numbers at the same position in
-    # other names are job numbers, too.
+    # If the numbers in some names are job numbers, numbers at the same position in other names are job
+    # numbers, too. An example is the form `%x-%j.out`.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
     for (folder, text), ends in families.items():

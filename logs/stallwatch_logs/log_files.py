@@ -377,7 +377,7 @@ class _Expansion:
         kind = kind_of(head)
         if not head:
             self._report(name, "nothing came in", "pipe a log into it, or name a file")
-        elif not head.strip(b"\0"):  # for example, /dev/zero returns null bytes without end
+        elif not head.strip(b"\0"):  # for example, /dev/zero returns null bytes endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
             self._report(name, f"a {kind} archive cannot be read from a pipe", "give its path")
@@ -419,10 +419,10 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe whose writer may write nothing for a long time. A read waits only until the deadline."""
+    """A pipe whose writer might write nothing for a long time. A read waits only until the deadline."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
-        self._stream = stream  # a reference to the stream, because its deletion would close the file
+        self._stream = stream  # keeps a reference, because deleting the stream object closes the file
         self._file = file
         self._limits = limits
 
@@ -444,7 +444,7 @@ class _Pipe:
 
 
 def _opened(path: str) -> BinaryIO:
-    return open(path, "rb")  # noqa: PTH123 - a `Path` takes twice the time
+    return open(path, "rb")  # noqa: PTH123 - `Path.open` takes twice as long
 
 
 class _Unclosed:
@@ -468,7 +468,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Return the files that have the names of logs. If no file does, return all files that can be logs."""
+    """Return the files with typical log names. If there are none, return all files that can be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stallwatch_logs.inputs import InputError
 
-MARKS = ("agent.json", "record.json")  #: names of the files that mark a folder as the folder of a run
+MARKS = ("agent.json", "record.json")  #: names of the files that mark a folder as a run folder
 _FILES = (*MARKS, "diagnosis.json", "events.jsonl", "incidents.jsonl", "run-incidents.jsonl")
 _MOST_BYTES = 256 << 20  # maximum total size of all copies, in bytes
 _LONGEST = 100  # maximum number of characters in the name of a folder

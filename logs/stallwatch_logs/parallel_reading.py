@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the same minimum for a forked process, which saves time earlier because it loads nothing
+#: the corresponding minimum for a forked process; it is lower, because a forked process loads nothing
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
@@ -45,9 +45,10 @@ OnBytes = Callable[[int], None]  #: function that receives the number of bytes o
 class Parallel:
     """Options for reading files in parallel, in new processes or with an executor that the caller provides.
 
-    Processes are spawned as in ``multiprocessing``. Therefore, a script that uses them needs an ``if __name__
-    == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. Processes
-    are then forked. A spawned process, in contrast, needs time to import and load everything again.
+    Processes are spawned as in ``multiprocessing``. Therefore, a script that reads in parallel needs an
+    ``if __name__ == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this
+    process. Processes are then forked. A spawned process, in contrast, needs time to import and load
+    everything again.
     """
 
     workers: int = 1  #: number of processes, including the current process
@@ -90,9 +91,10 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into the reading of a run, in order. Use several processes if this saves time.
+    """Read the files in order, and add them to the reading of a run.
 
-    If ``whole`` is True, only the current process reads the files, and it reads every line.
+    Several processes are used if they save time. If ``whole`` is True, only the current process reads the
+    files, and it reads every line.
     """
     parallel = parallel or Parallel()
     if whole:
@@ -154,7 +156,7 @@ def _read(
 
 @contextlib.contextmanager
 def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) -> Iterator[Executor | None]:
-    """Start a pool of processes that read files. They end without a message when the current process ends.
+    """Start a pool of processes that read files. The processes end when the current process ends.
 
     If ``engines`` is given, the processes are forked. If the operating system cannot start all of them, the
     processes that were started are killed, and the result is ``None``.
@@ -173,7 +175,7 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) 
             pool.submit(os.getpid)
     except BaseException as error:
         # The processes that were started wait for jobs that never arrive, and this process would wait for
-        # them.
+        # these processes.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -226,7 +228,9 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run, and return its reading and the problems. Use this if the diagnosis alone is not sufficient.
+    """Read a run, and return its reading and the problems.
+
+    Use this function if the diagnosis alone is not sufficient.
 
     In a small run, every line is read. In a large run, the sampled scan skips lines that do not report a
     problem. A message that also occurs in skipped lines can therefore be reported as new.

@@ -154,7 +154,7 @@ class _RefusedError(Exception):
 
 
 def _read(file: LogFile) -> StallStacks | Dumped | None:
-    """Return the content of a file, or ``None`` if it has no states of ranks and the user did not name it."""
+    """Return the content of a file; ``None`` if it has no states of ranks and the user did not name it."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

@@ -47,10 +47,10 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 class Sharing:
     """Reader that distributes the files of a run among the current process and its helpers.
 
-    The helpers run the ``jobs``. The current process reads the files that are not in ``jobs``, and the files
-    that the helpers fail to read. If it also runs jobs, it takes them from the end of the list, and the
-    helpers take them from the beginning. For an ``unread`` file, the result is only the file's size, or the
-    fact that there was no time to search the file.
+    The helpers run the ``jobs``. The current process reads the files that are not in ``jobs``, and the
+    files that the helpers fail to read. If the current process also runs jobs, it takes them from the end
+    of the list, and the helpers take them from the beginning. For an ``unread`` file, the result is only
+    the file's size, or the fact that there was no time to search the file.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Sharing:
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files into the reading of a run.
+        """Read all files, and add them to the reading of a run.
 
         Yield each file with its result, in the order of the files.
         """

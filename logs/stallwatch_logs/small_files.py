@@ -39,7 +39,7 @@ class Survey:
 
     #: size of each file that is not read line by line; ``None`` if the file was not searched in time
     unread: dict[int, Sizes | None]
-    alike: dict[str, list[int]]  #: ranks with the same text as a file that is read, keyed by its name
+    alike: dict[str, list[int]]  #: ranks with the same text as a file that is read, by the file's name
 
 
 NO_SURVEY = Survey({}, {})
@@ -173,7 +173,7 @@ def _text(file: LogFile) -> bytes | None:
     text = b""
     try:
         if file.plain:
-            with open(file.path, "rb", buffering=0) as raw:  # noqa: PTH123 - in a third of the time
+            with open(file.path, "rb", buffering=0) as raw:  # noqa: PTH123 - `Path.open` takes longer
                 text = raw.read(SMALL + 1)
         else:
             problems: list[InputProblem] = []
@@ -191,7 +191,7 @@ def _text(file: LogFile) -> bytes | None:
 
 
 def search_away(job: Search) -> Found:
-    """Search files for another process. A worker runs this function as a job."""
+    """Search files on behalf of another process. A worker runs this function as a job."""
     files = (_file(path, plain, job.limits) for path, plain in job.files)
     return outline_files(files, prepared(job.pages), job.limits)
 

@@ -32,7 +32,7 @@ _DEATH_SIGNAL = 1  # value of PR_SET_PDEATHSIG in <sys/prctl.h>
 
 
 class Pages(NamedTuple):
-    """The pages of a catalogue in a form in which they can be sent to other processes."""
+    """The pages of a catalogue in a form that can be sent to other processes."""
 
     digest: str
     packed: bytes | ctypes.Array[ctypes.c_char]
@@ -133,7 +133,8 @@ _board: Board | None = None
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
     """Prepare a worker process. The worker ends with its parent process and ignores interrupts.
 
-    ``engines`` are the compiled patterns if the process was forked. They need not be compiled again.
+    If the process was forked, ``engines`` contains the compiled patterns, so the worker does not compile
+    them again.
     """
     global _board  # global, because a pool can prepare objects for its jobs only in global variables
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -147,7 +148,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
 
 
 def read_away(job: Job) -> list[FileRead]:
-    """Read the files of a job for another process. A worker runs this function as a job."""
+    """Read the files of a job on behalf of another process. A worker runs this function as a job."""
     engines = prepared(job.pages)
     return [_read(task, job, engines) for task in job.tasks]
 

@@ -2,7 +2,7 @@
 
 The line has the same words in every language, so reading it does not depend on the text of the report. The
 program that is watched can also print such a line. Therefore, a line sets only facts about the end of its own
-run, and each value has a limited form.
+run, and each value must have a fixed format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 
 # If a step follows the end line after more than this number of lines, the run continued or was started again.
-# Closer lines may be from other hosts.
+# Closer lines might be from other hosts.
 _LINES_AFTER = 100
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(
@@ -91,7 +91,7 @@ def own_text(text: str) -> str | None:
 
 
 def stated_end(line: Line) -> StatedEnd | None:
-    """Return the end that a line states, or ``None`` if the line states none."""
+    """Return the end that a line states, or ``None`` if the line does not state an end."""
     text = own_text(line.text)
     found = _STATED.fullmatch(text) if text is not None else None
     if found is None:
@@ -120,8 +120,9 @@ def stated_end(line: Line) -> StatedEnd | None:
 def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
     """Choose which of two stated ends counts for the run.
 
-    The agents of one start run at the same time, so a command that started after another end belongs to a
-    newer start, which counts. In one start, a failure counts more than an end from outside.
+    The agents of one start run at the same time. Therefore, a command that started after another command
+    ended belongs to a newer start, and the end of the newer start counts. In one start, a failure counts
+    more than an end from outside.
     """
     if known is None or known.at <= new.at - new.ending.seconds:
         return new

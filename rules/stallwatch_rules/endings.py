@@ -97,7 +97,8 @@ class Ending(msgspec.Struct, frozen=True):
     memory: MemoryUse | None = None  #: observed memory, if a process was killed
     quiet: float | None = None  #: seconds without a step when the end of the command was requested, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
-    codes: dict[int, int | None] = {}  #: rank → exit code, if observed, of failed ranks in order of failure
+    #: failed rank → exit code, or ``None`` if not observed; the rank that failed first comes first
+    codes: dict[int, int | None] = {}
     running: list[SurvivingRank] = []  #: ranks that were still alive when the command had ended
 
     @property

@@ -82,7 +82,7 @@ def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
 
     If `mode` is ``None``, the umask applies.
     """
-    # Other users may be able to write to the folder. Therefore, the name must be hard to guess, and an
+    # Other users might be able to write to the folder. Therefore, the name must be hard to guess, and an
     # existing file or link must not be opened.
     beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:

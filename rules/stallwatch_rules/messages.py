@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 T = TypeVar("T")
-PAGE = "text"  #: message ID of a rule page's text; the parameters hold the text in each language
+PAGE = "text"  #: message ID of a rule page's text; the parameters contain the text in each language
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return a message that consists of this message and another one. An empty text is ignored."""
+        """Return a message that consists of this message and another text. An empty text is ignored."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"no message: {other!r}")
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 #: A message, or text that has no translation: a log line, or a sentence that version 0.1 stored.
-Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Python 3.10 too
+Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate the type, also on Python 3.10
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:

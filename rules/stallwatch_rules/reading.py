@@ -67,7 +67,7 @@ class Observed(msgspec.Struct):
 
 
 class SkippedCount(NamedTuple):
-    """The number of lines that were skipped before a line, or of similar lines that this line represents."""
+    """Skipped lines: the lines before a line that is read, and similar lines that this line represents."""
 
     before: int  #: index of the line that follows the skipped lines
     source: str
@@ -86,7 +86,7 @@ class PartialReading(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The state of the reader before a line at which the program may have been started again."""
+    """The state of the reader before a line at which the program might have been started again."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -112,7 +112,7 @@ class RunReading:
         self.baseline: Baseline | None = None  #: lines of a healthy run, to find new lines in this run
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
-        self.unread: set[str] = set()  #: sources that were not read, because there are too many
+        self.unread: set[str] = set()  #: sources that were not read, because the run has too many sources
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources with the same lines
         self.hosts: Mapping[str, str] = {}  #: source → host named by the source
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
@@ -120,7 +120,7 @@ class RunReading:
         self.splits_starts = starts
         self.starts = Starts()  #: the completed starts of the source
         self._part: Part | None = None  # the part since the newest start
-        self._before: _Before | None = None  # the state before a line at which another start may begin
+        self._before: _Before | None = None  # the state before a line at which another start can begin
         self._replaying = False
         self._gaps: dict[str, SkippedLines] = {}
         self._series = SeriesReader()
@@ -271,7 +271,7 @@ class RunReading:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Record the library versions that a rank imported. They are more reliable than versions in a log."""
+        """Record the versions of libraries that a rank imported, which are more reliable than a log."""
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)
@@ -308,7 +308,7 @@ class RunReading:
 
         ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
-        ``ended_at`` is the time at which the run ended, by the clock of its lines. ``memory`` and ``left``
+        ``ended_at`` is the time at which the run ended, by the log's clock. ``memory`` and ``left``
         (ranks that ended before the other ranks) are for a run that has not ended; for other runs, ``ending``
         contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that the
         awaited ranks are outside of collectives. ``watched`` means that an agent still watches the run.
@@ -347,14 +347,17 @@ class RunReading:
     # ---- starts
 
     def settle(self) -> None:
-        """Decide whether another start began at the candidate line. Call this at the end of the source."""
+        """Decide whether another start began at the candidate line.
+
+        Call this method at the end of the source.
+        """
         if self._part is not None and self._before is not None:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Make a line the candidate for a start, and save the state, if the program may start at the line.
+        """Make a line the candidate for a start, and save the state, if the program can start at the line.
 
-        Return whether the program may start at the line.
+        Return whether the program can start at the line.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
@@ -405,7 +408,7 @@ class RunReading:
         if candidate.is_over:
             began = bool(began)
         elif began and not self._did_anything():
-            return False  # the steps can continue those of the previous part
+            return False  # the steps can continue the steps of the previous part
         if began is None:
             return False
         self._settle(part, began=began)
@@ -535,5 +538,5 @@ class RunReading:
             return False
         patterns = (cached_re2(pattern, encoded=False) for pattern in self.catalogue.pages[rule].patterns)
         places = [found.start() for pattern in patterns for found in pattern.finditer(text)]
-        # If no place is found, the match was in the masked part of the line.
+        # If the pattern matches nowhere, the match was in the masked part of the line.
         return bool(places) and all(any(start <= at < end for start, end in spans) for at in places)

@@ -1,8 +1,8 @@
 """The records that all parts of Stallwatch exchange: lines, samples, matches, and the diagnosis.
 
-The records are plain data. Text for people is a message (`messages`), which reports translate. Times
-are Unix seconds (float) unless a field says ISO 8601; sizes are bytes; durations are seconds. The diagnosis
-records are the JSON contract of ``stallwatch diagnose --json``.
+The records are plain data. Text for people is a message (`messages`), which reports translate. Times are in
+Unix seconds (float), unless the comment on a field specifies ISO 8601. Sizes are in bytes, and durations
+are in seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained; other runs may be compared to such a run.
+#: The verdicts on a run that trained; other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
 #: signal's sender.
@@ -48,8 +48,8 @@ class Line(msgspec.Struct, frozen=True):
     source: str  #: display name of the file or pipe
     number: int  #: 1-based number of the line in its source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    time: float | None = None  #: Unix seconds from the line's timestamp, or else the time of live reading
-    #: True if the time zone is known; otherwise the time is treated as UTC, but reports do not say "UTC"
+    time: float | None = None  #: Unix seconds of the line's timestamp, or of the live reading of the line
+    #: True if the time zone is known; otherwise, the time is treated as UTC, but reports do not show "UTC"
     zoned: bool = False
 
 
@@ -63,7 +63,7 @@ class Sample(msgspec.Struct, frozen=True):
     time: float | None
     step: int | None = None  #: number of completed optimizer steps
     total_steps: int | None = None
-    #: The numbers, which may be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: The numbers, which can be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
     #: training started, by the trainer's count), "overflow" (1: a step was skipped).
     values: dict[str, float] = {}
@@ -81,7 +81,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """The place in a log where a match or an event appeared."""
+    """The position in a log at which a match or an event appeared."""
 
     rank: int | None
     file: str
@@ -142,7 +142,7 @@ class Finding(msgspec.Struct):
 
 
 class NearPage(msgspec.Struct):
-    """A rule page whose words are similar to those of an unknown failure. Reports show it as a hint."""
+    """A rule page that uses words similar to the words of an unknown failure. Reports show it as a hint."""
 
     rule: str
     title: Text
@@ -158,7 +158,7 @@ class UnknownException(msgspec.Struct):
     count: int
     first: Place
     frames: list[str]  #: stack frames, innermost last
-    #: the first exception of the chain, if this exception was raised while another was handled
+    #: the first exception of the chain, if this exception was raised while another exception was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
     advice: Text = ""  #: where users can look, depending on the exception's type and message
@@ -185,7 +185,7 @@ class Progress(msgspec.Struct):
     last_loss: float | None = None  #: the last loss; never NaN or infinite in JSON, see finding ``loss-nan``
     stalled_after_step: int | None = None
     finished: bool = False
-    behind: list[int] = []  #: ranks whose steps ended long before those of the other ranks
+    behind: list[int] = []  #: ranks whose steps ended long before the steps of the other ranks
 
 
 class FindingChange(msgspec.Struct):
@@ -265,7 +265,7 @@ class Start(msgspec.Struct):
     began: str | None = None  #: ISO 8601
     ended: str | None = None
     reported: bool = False  #: True if this report is about this start
-    interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if anyone did
+    interrupted_by: Interrupter | None = None  #: who or what stopped the start from outside, if known
 
 
 class Diagnosis(msgspec.Struct):
@@ -287,7 +287,7 @@ class Diagnosis(msgspec.Struct):
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
     series: list[Series] = []  #: curves for charts; not in JSON, and empty while a run is watched
-    interrupted_by: Interrupter | None = None  #: who stopped the run, if it was stopped from outside
+    interrupted_by: Interrupter | None = None  #: who or what stopped the run from outside, if known
     starts: list[Start] = []  #: starts in the log if it contains several, newest first
     hosts: list[HostRanks] = []  #: hosts of a run across several hosts, if known
 
@@ -298,7 +298,7 @@ class Diagnosis(msgspec.Struct):
 
     @property
     def blamed(self) -> list[int]:
-        """Return the ranks at fault: the rank of the cause, and ranks that delay others or stay behind."""
+        """Return the ranks to blame: the rank of the cause, and ranks that delay others or fall behind."""
         if self.primary is None:
             return [*(self.unknown[0].ranks[:1] if self.unknown else ()), *self.progress.behind]
         own = [] if self.primary.rank is None else [self.primary.rank]
@@ -317,7 +317,8 @@ class JobSummary(msgspec.Struct):
     last_step: int | None
     total_steps: int | None
     finished: bool
-    last_time: str | None  #: ISO 8601 time of the last output, from the log or else from the files
+    #: ISO 8601 time of the last output, from the log, or from the files if the log contains no time
+    last_time: str | None
     files: list[str]
     reported: bool = False  #: True if this report is about this job
     interrupted_by: Interrupter | None = None

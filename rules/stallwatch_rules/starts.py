@@ -3,7 +3,7 @@
 Appended runs, sweeps, and retries in one file have no common format, but each start begins with the same
 lines, such as a banner, the arguments, and warnings during imports. Therefore, this module learns the lines
 before the first step, called the *head* of a source. If several of these lines recur in order, or a mark of a
-start appears (a shell prompt, a launcher's header, or a usage text), a start may begin. The start is
+start appears (a shell prompt, a launcher's header, or a usage text), a start might begin. The start is
 confirmed if the previous part of the log has ended, or if the step number decreases. Data loader workers that
 import the script again, headers of epochs, and ranks that print the same banner also repeat lines of the
 head, but do not confirm a start.
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: maximum number of first lines of a source that are searched for the head
-FIRST_WITHIN = 16  #: the head must begin within this number of lines
+FIRST_WITHIN = 16  #: maximum number of lines within which the head must begin
 MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
-MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
-FRESH = 3  #: a start near the end of a source must have more than this number of lines outside of heads
+MOST_VAIN = 3  #: number of times that a line can recur without a start before it is removed from the head
+FRESH = 3  #: number of lines outside of heads that a start near the end of a source must exceed
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: numbers of first and last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
@@ -99,7 +99,7 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed these lines: the first line and most others occur repeatedly."""
+        """True if several processes printed these lines: the first line and most other lines recur."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
@@ -144,7 +144,7 @@ class Mark(NamedTuple):
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark of a start that a line contains, or ``None`` if it contains none."""
+    """Return the mark of a start that a line contains, or ``None`` if it contains no mark."""
     if text.startswith("usage: "):
         found = _USAGE.match(text)
         return Mark(found[1], usage=True) if found is not None else None
@@ -212,7 +212,7 @@ class Recurrence(msgspec.Struct):
 
 
 class Candidate:
-    """A line at which another start of the program may begin, and the lines after it."""
+    """A line at which another start of the program can begin, and the lines after it."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -263,7 +263,7 @@ class Part(msgspec.Struct):
     known: set[bytes] = set()  #: keys of the lines in ``heads``
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
-    busy: bool = True  #: True while the head is open, or while a start may have begun
+    busy: bool = True  #: True while the head is open, or while a start might have begun
     refused: bool = False  #: True if the part began with a usage text; usage texts resemble each other
     candidate: Candidate | None = None
 
@@ -331,7 +331,7 @@ class Part(msgspec.Struct):
 
 
 class Starts:
-    """The completed starts in one source. Only the first and the last starts are kept; all are counted."""
+    """The completed starts in one source. All starts are counted, but only the first and last are kept."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []

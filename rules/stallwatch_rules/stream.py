@@ -30,15 +30,15 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_TEMPLATES = 8  #: maximum number of exemplars, including those of other templates
+MAX_TEMPLATES = 8  #: maximum number of exemplars, including exemplars of other templates
 MAX_ACTIVITY = 4096
-AGED_STEPS, AGED_LINES = 3, 100  #: steps or lines after which a line's time no longer applies
+AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life
 #: The number of skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
 #: ``_report_progress``). Other programs print numbers of skipped samples.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-# unit, in seconds, of the differences between time zones; maximum difference, in seconds, of equal times
+# unit of the differences between time zones, and maximum difference between equal times, in seconds
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
 VERSION_LINES = 20_000  #: number of first lines searched for versions, which programs print at startup
 
@@ -49,7 +49,7 @@ class RuleHits(msgspec.Struct):
     first: Match
     first_index: int  #: index of the first match's line in its stream
     last: Match
-    mark: int  #: number of steps that the stream had read at the last match
+    mark: int  #: number of steps in the stream before the last match
     own_step: int | None = None  #: step in the lines of this stream at the first match
     last_own_step: int | None = None  #: step in the lines of this stream at the last match
     since: Match | None = None  #: the first match after the last finite loss that preceded a match
@@ -99,7 +99,7 @@ class SkippedLines(msgspec.Struct):
 
 
 def _same_clock(stamp: float | None, time: float) -> bool:
-    """Return whether a line's time equals that of its timestamp, apart from the time zone."""
+    """Return whether a line's time equals the time in its timestamp, apart from the time zone."""
     apart = abs(time - stamp) % _ZONE_SECONDS if stamp is not None else _ZONE_SECONDS / 2
     return min(apart, _ZONE_SECONDS - apart) < _SAME_SECONDS
 
@@ -199,7 +199,7 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Read the next line and its sample. ``counter`` counts the steps; `match` records matches."""
+        """Read the next line and its sample, which belongs to ``counter``. `match` records matches."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
@@ -313,12 +313,12 @@ class StreamReading:
         self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
-        """Return the exceptions that were read, including one whose last lines have not been read yet."""
+        """Return the exceptions that were read, including exceptions whose last lines are still missing."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since the last printed loss, counted by counters that existed then."""
+        """The number of training steps since the last printed loss, in the counters that existed then."""
         return self.timelines.trained_since(self._logged)
 
     @property

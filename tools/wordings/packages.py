@@ -23,7 +23,7 @@ DOWNLOAD_SECONDS = 600
 
 
 def installed(package: str) -> Sources:
-    """Return the files of the package that this Python would import. The package is not imported."""
+    """Return the files of a package in the version that this Python imports, without importing it."""
     name = package.replace("-", "_")
     try:
         spec = importlib.util.find_spec(name)

@@ -11,7 +11,7 @@ import builtins
 from stallwatch_rules.text.lazy import lazy
 from wordings.branches import Branch
 
-GAP = "\0"  #: the place of an inserted value in a template
+GAP = "\0"  #: mark for an inserted value in a template
 LEAST = 6  #: minimum number of characters of a literal that is searched for
 ENOUGH = 16  #: minimum length of one piece of each alternative, to exclude chance matches
 ENOUGH_NAME = 12  #: minimum length of an identifier (``ds_active_sub_modules``) or of an exception's name

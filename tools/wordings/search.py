@@ -239,7 +239,7 @@ class Search:
     def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
         """Record an alternative as found if all of its pieces are near each other in a file.
 
-        A compiled file contains the parts of a message at different places, so only the specific pieces
+        A compiled file contains the parts of a message at different offsets, so only the specific pieces
         count.
         """
         compiled = any(line == 0 for found in lines.values() for line in found)

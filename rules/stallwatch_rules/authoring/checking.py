@@ -69,7 +69,10 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return the place where the rule fired in the sample, as text for a message, or ``None``."""
+    """Return text about the line of the sample on which the rule fired, or ``None`` if it did not fire.
+
+    The text is empty if the rule was inferred from the whole sample.
+    """
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"

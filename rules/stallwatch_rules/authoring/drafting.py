@@ -20,7 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message that are used for a pattern
-LEAST_TEXT = 12  #: minimum number of fixed characters; a pattern with fewer would fire on unrelated lines
+LEAST_TEXT = 12  #: minimum number of fixed characters; shorter patterns fire on unrelated lines
 MAX_NAMED = 3  #: maximum number of numbers in a pattern that become named groups
 OWN_FAMILY = "own"  #: family of the rule if the log does not show the package of the failure
 
@@ -43,7 +43,7 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
-# Level, date, time, thread, and source line in front of glog's messages. They differ from line to line.
+# Level, date, time, thread, and source line in front of glog's messages. They vary from line to line.
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
@@ -56,7 +56,7 @@ class DraftError(ValueError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The facts about a failure without a rule that the draft of a page needs."""
+    """The facts that the draft of a page needs about a failure without a rule."""
 
     name: str  #: name of the exception; empty if the line is not an exception
     message: str
@@ -68,7 +68,7 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, or else the first new line that reports an error.
 
     Raises:
-        DraftError: if the log contains neither, or if a rule already describes the cause of the failure.
+        DraftError: if the log contains no such line, or if a rule already describes the failure's cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:

@@ -1,7 +1,7 @@
 """Find, in a run's logs, the ranks for which the other ranks waited until a timeout.
 
-A rank that printed no timeout may have waited, too: as soon as the first rank times out, the launcher ends
-the ranks that still wait. Logs may also be truncated or missing.
+A rank that printed no timeout might have waited, too, because the launcher ends all waiting ranks when the
+first rank times out. Logs can also be truncated or missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that may have kept the other ranks waiting, according to the logs.
+    """Return the few ranks that might have kept the other ranks waiting, according to the logs.
 
     A suspect reported no timeout, and its log does not show that it waited, too. If only one rank reported
     the timeout, the only other rank of the run is a suspect.
@@ -60,7 +60,7 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the awaited ranks: those whose stacks are outside of collectives, or else the suspects.
+    """Return the awaited ranks: the ranks whose stacks are outside of collectives, or else the suspects.
 
     If only one rank reported the timeout, a suspect counts only if its log shows that it did something else.
     """
@@ -133,8 +133,8 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
     """Return the few ranks that did not report the failure.
 
-    Return an empty set if too many ranks did not report the failure, or if the run may have ranks that no log
-    shows.
+    Return an empty set if too many ranks did not report the failure, or if the run might have ranks that no
+    log shows.
     """
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
@@ -166,7 +166,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that the rank waited, too, was ahead of others, or was stopped."""
+    """Return whether a rank's log shows that it also waited, was ahead of other ranks, or was stopped."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -208,7 +208,7 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
 
 
 def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
+    """Return whether a rank's watchdog shows that it reached the collective in which other ranks waited."""
     flight_data = FlightData()
     for stream in _streams_of(rank, run):
         for line in _stored_lines(stream):
@@ -232,7 +232,7 @@ def first_timeout(rule: str, run: Snapshot) -> float | None:
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is at least one logging interval behind those of all other ranks."""
+    """Return whether a rank's last step is at least one logging interval behind all other ranks' steps."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -241,7 +241,7 @@ def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank printed new messages while the ranks that later timed out were silent.
+    """Return whether a rank printed new messages while the ranks that later timed out printed nothing.
 
     A message that the rank also printed between its steps does not count, because it can come from a thread
     that prints continuously.

@@ -94,7 +94,7 @@ def primary(
 
 
 def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
-    """Return the harmful findings that are not the root cause, each with the reason why it is not.
+    """Return the harmful findings that are not the root cause, each with the reason for its exclusion.
 
     ``chosen`` is the primary cause. It is ``None`` if the cause is an unknown exception. In this case, no
     finding has the role of a cause, and no symptom came before the exception.
@@ -154,7 +154,7 @@ def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
 def _earliest(
     group: Sequence[RuleFinding], of: Callable[[Occurrence], float | None]
 ) -> dict[str, float] | None:
-    """Return each rule's earliest time or step, or ``None`` if it is unknown for any match."""
+    """Return each rule's earliest time or step, or ``None`` if any match has no known time or step."""
     lowest: dict[str, float] = {}
     for finding in group:
         known = [value for place in finding.occurrences if (value := of(place)) is not None]

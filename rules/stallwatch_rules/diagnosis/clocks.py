@@ -29,9 +29,9 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, AGED_STEPS, Key, StreamRea
 from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
-LEAST = 2  #: minimum number of events that a host must have in common with other hosts
-STEADY = 1.0  #: a clock is corrected if the median deviation of its offsets, in seconds, is at most this
-SHARE = 0.1  #: the same maximum as a share of the clock error; the larger maximum applies
+LEAST = 2  #: minimum number of events that a host has in common with other hosts
+STEADY = 1.0  #: maximum median deviation of a clock's offsets, in seconds, for which the clock is corrected
+SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maximums applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
@@ -100,9 +100,10 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
 def without_outdated_times(streams: Streams) -> Streams:
     """Return the streams without failure times that were carried over from much earlier lines.
 
-    A rank that prints few lines advances together with the ranks that print the steps. Therefore, the time of
-    a line without a timestamp is unknown if another rank of the same source printed steps after the rank's
-    last time. The result does not depend on the order in which ranks wrote to the source.
+    A rank that prints few lines advances together with the ranks that print the steps. Therefore, the time
+    of a line without a timestamp is unknown if another rank of the same source printed steps after the last
+    timestamp of the line's rank. The result does not depend on the order in which ranks wrote to the
+    source.
     """
     shared: dict[str, list[StreamReading]] = {}
     for (source, _), stream in streams.items():
@@ -140,8 +141,8 @@ def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -
 def _steps_after(timeline: Timeline | None, time: float) -> int:
     """Return the number of steps that can be later than a time.
 
-    A step that has the last known time of its stream counts as later, because this time may have been carried
-    over.
+    A step that has the last known time of its stream counts as later, because this time might have been
+    carried over.
     """
     if timeline is None:
         return 0

@@ -120,7 +120,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the root cause and its confidence; the cause may be inferred from an unknown exception."""
+    """Return the root cause and its confidence; the cause can be inferred from an unknown exception."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -166,8 +166,8 @@ def _snapshot(
     )
     if context.stalled and context.stopped:
         clock = replace(clock, ended=True)
-    # While a run is watched, the agent decides whether it is stalled: the agent may be waiting for stacks, or
-    # know that ranks are computing.
+    # While a run is watched, the agent decides whether it is stalled: the agent might be waiting for
+    # stacks, or know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
@@ -199,8 +199,8 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
     """Return the ranks that ended without an error before the other ranks.
 
     The second result is the launcher's line about such a rank, if the log contains this line. A rank's own
-    report is less reliable than a launcher's, because a rank does not know every exit code with which its
-    process can end.
+    report is less reliable than a launcher's report, because a rank does not know every exit code with
+    which its process can end.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]

@@ -18,16 +18,16 @@ Rivals = Literal["none", "later", "later-step", "unordered"]
 BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "none"): 0.95,  # one cause, no other candidate
     ("cause", "later"): 0.85,  # other causes came later
-    ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
+    ("cause", "later-step"): 0.75,  # other causes came at a later step; times are unknown
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
-    ("symptom", "none"): 0.9,  # the log does not show the failure that caused the symptom; the report says so
+    ("symptom", "none"): 0.9,  # the log lacks the failure that caused the symptom, as the report states
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
 WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-#: minimum confidence in a stall whose stacks were inspected, because they show where each process is
+#: minimum confidence in a stall whose stacks were inspected, because stacks show what each process does
 SEEN = 0.9
 
 #: The deduction from the confidence for a fact, by the name of the fact.
@@ -36,7 +36,7 @@ LESS: dict[str, float] = {
 }
 #: The maximum confidence that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
-    "judged": 0.6,  # inferred from the run's progress, without a line that shows it
+    "judged": 0.6,  # inferred from the run's progress; no line shows the finding
     # the run printed much more output after the finding, and no line shows that the run died
     "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason

@@ -31,14 +31,16 @@ from stallwatch_rules.text.lazy import lazy
 SURVIVED = 2  #: minimum number of steps that follow an exception if it did not end the run
 #: the same minimum in lines, for a log whose steps are not recognized
 SURVIVED_LINES = 1000
-#: the same minimum in steps, for a run that is known to have failed, because its output may be out of order
+#: the same minimum in steps, for a run that is known to have failed, because its output might be out of
+#: order
 SURVIVED_BUT_DIED = 10
 
 #: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
 #: the same time, for example after Ctrl-C
 AT_ONCE = 60
-AT_ONCE_SECONDS = 2.0  #: maximum seconds between these reports, if their times are known
-SHORTLY = 300.0  #: maximum seconds between an exception that explains a stall and the last step of the run
+AT_ONCE_SECONDS = 2.0  #: maximum time between these reports, in seconds, if their times are known
+#: maximum time, in seconds, between an exception that explains a stall and the last step of the run
+SHORTLY = 300.0
 #: maximum number of steps for which training can continue after the thread or process that prepares its data
 #: has died
 BUFFERED_STEPS = 100
@@ -122,11 +124,11 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions, with the fatal mark removed from those that another failure explains.
+        """Return the exceptions, with the fatal mark removed from exceptions that another failure explains.
 
         An exception can lose the mark only if it reports the end of another part of the program, such as a
         peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
-        tracker's thread, or in a thread that died after the main thread, does not explain others.
+        tracker's thread, or in a thread that died after the main thread, does not explain other exceptions.
         """
         without_trackers = [exception for exception in self.fatal if not exception.of_tracker]
         reasons = [
@@ -172,11 +174,11 @@ class Exceptions(msgspec.Struct, frozen=True):
     def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
 
-        An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is not a cause if an exception in the main thread came before it, because ranks
-        that wait for the failed rank are killed, too. Missing input is not a cause in a script that was
-        started after another script failed. For example, an evaluation lacks the files that the training did
-        not save.
+        An exception is the cause if no cause is known and no known symptom came before it. A kill is not a
+        cause if its only evidence is the signal and an exception in the main thread came before it, because
+        ranks that wait for the failed rank are killed, too. Missing input is not a cause in a script that
+        was started after another script failed. For example, an evaluation lacks the files that the
+        training did not save.
         """
         fatal = [exception for exception in self.fatal if not exception.timed_out]
         harmful = [finding for finding in findings if finding.harm == "fatal"]
@@ -189,7 +191,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         if not fatal or any(finding not in kills for finding in causes):
             return False
-        # A traceback without its end, or a crash without its message, may belong to the symptom.
+        # A traceback without its end, or a crash without its message, might belong to the symptom.
         named = [
             exception
             for exception in fatal
@@ -221,13 +223,13 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the exceptions as records of the diagnosis; those that ended the run come first."""
+        """Return the exceptions as records of the diagnosis; exceptions that ended the run come first."""
         fatal = fold(exception.seen for exception in self.fatal)
         return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
 
 def named(exception: UnknownException) -> str:
-    """Return an exception as one line of text, with its ranks, its place, and its step."""
+    """Return an exception as one line of text, with its ranks, its file and line, and its step."""
     text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
     places = [f"rank {fold_ranks(exception.ranks)}"] if exception.ranks else []
     places += [f"{exception.first.file}:{exception.first.line}"]
@@ -306,8 +308,8 @@ def read_exceptions(
             late = any(
                 interrupt.at < first.mark.index or _at_once(seen, time, interrupt) for interrupt in interrupts
             )
-            # A rank that does not report the interrupt may report that it lost a peer or data because of the
-            # interrupt.
+            # A rank that does not report the interrupt might report that it lost a peer or data because of
+            # the interrupt.
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -392,10 +394,10 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
     """Return whether an exception about a lost process or thread is only a consequence of Ctrl-C.
 
-    The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
+    The exception's lines can come before the interrupt's lines. However, a thread that fetches batches can
     also lose its peer long before a user stops the waiting run. The number of lines or seconds between the
     exception and the interrupt distinguishes the two cases. For a thread that pins batches, the time is not
-    evidence, because its workers end first and the thread detects this late.
+    evidence, because the thread's workers end first, and the thread detects their end late.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)

@@ -1,6 +1,6 @@
 """Determine how ranks ended, and which rank ended first, from the exit codes that launchers report.
 
-A rank that loses a connection reports the loss at once. The launcher reports the process that failed only
+A rank that loses a connection reports the loss immediately. The launcher reports the failed process only
 after it has ended all other processes. Therefore, neither the order of these lines nor their times show which
 rank ended first.
 """
@@ -38,7 +38,7 @@ _AT_EXIT = lazy(
 )
 _NOT_RUN = (126, 127)  # exit statuses of a shell that could not run a program (POSIX 2018, Shell, 2.8.2)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes for each tag: those of a process that the signal ended, and of a shell that ran the process.
+#: For each tag, the exit codes of a process that the signal ended, and of a shell that ran the process.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -66,7 +66,7 @@ def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bo
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
-    """Return the rank that launchers report as the first one that failed, and its exit code.
+    """Return the rank that failed first according to the launchers, and its exit code.
 
     Return ``None`` if launchers report different ranks, or no rank.
     """
@@ -83,9 +83,9 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 def ended_well(streams: Streams) -> int | None:
     """Return the rank that ended without a failure, if it is the only rank missing from torchrun's list.
 
-    The list contains each process of its node with an exit status other than 0, including those that torchrun
-    ended itself (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps. Return ``None``
-    if several ranks are missing, because another node's list may name them.
+    The list contains each process of its node with an exit status other than 0, including the processes
+    that torchrun itself ended (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps.
+    Return ``None`` if several ranks are missing, because another node's list might name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -103,7 +103,10 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank that the finding's signal ended. If it ended several, return the first that failed."""
+    """Return the rank that the finding's signal ended.
+
+    If the signal ended several ranks, return the rank that failed first.
+    """
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -113,7 +116,7 @@ def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
-    """Return the fatal findings that report a lost peer, except those on a rank in `own`."""
+    """Return the fatal findings that report a lost peer, except findings on a rank in `own`."""
     gone = [
         finding
         for finding in found
@@ -134,7 +137,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
     """Return a message about the rank that ended first, if it exited with a failure but printed no error.
 
     An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error that is
-    shown may be from that rank.
+    shown might be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:

@@ -50,7 +50,8 @@ class RuleFinding(msgspec.Struct, frozen=True):
     role: Role
     note: Text = ""
     judged: bool = False  #: True if the harm was inferred from the run's progress
-    explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides those on its page
+    #: rules that the finding explains in this run, in addition to the rules that its page lists
+    explains: tuple[str, ...] = ()
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
     proof: tuple[str, ...] = ()  #: lines that prove the cause if the matched lines do not
@@ -97,7 +98,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def shown_match(self) -> Match | None:
         """The match that a report shows: usually the first, but the last if training survived the first.
 
-        If training survived the first match, the log may contain several starts that ended in the same way.
+        If training survived the first match, the log can contain several starts that ended in the same way.
         In this case, the last match ended the run. The last match is also shown if the harm was inferred from
         later steps. For a loss that stays NaN, the first NaN after the last finite loss is shown instead.
         """
@@ -136,7 +137,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that this finding explains: those on its page, and those that it explains in this run."""
+        """The rules that this finding explains, according to its page or to the facts of this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
@@ -208,8 +209,8 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
     """Return whether the words that a rule requires occur in a stream of the same source and rank.
 
-    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) may belong to any
-    rank of its source.
+    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) can belong to
+    any rank of its source.
     """
     source, rank = key
     return any(
@@ -223,7 +224,7 @@ def collect(
 ) -> list[RuleFinding]:
     """Return a finding for each rule that matched, in the order of the catalogue.
 
-    The harm is the one on the rule's page; assessors may change it.
+    Each finding has the harm that the rule's page specifies. Assessors can change the harm.
     """
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
@@ -260,9 +261,9 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Return the number of steps that the run took after a line of a stream.
 
     ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
-    is certain, but their times are not: loggers of one process may print local time, UTC, or no date.
-    Therefore, if the line's time is earlier than that of a step above the line, only the order counts. After
-    a restart of all workers, the run's steps count for every rank.
+    is certain, but their times are not: loggers of one process can print local time, UTC, or no date.
+    Therefore, if the line's time is earlier than the time of a step above the line, only the order counts.
+    After a restart of all workers, the run's steps count for every rank.
     """
     steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -287,7 +288,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
     """Return the number of requests that a server answered after its first ``answers`` answers.
 
-    Return 0 for a trainer's log: its server may continue to answer after the trainer has died.
+    Return 0 for a trainer's log: its server can continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0

@@ -27,7 +27,7 @@ _WHERE_PARTS = 4  # number of final path components that usually identify a libr
 def infer_finding(
     exceptions: Exceptions, found: Sequence[RuleFinding], catalogue: Catalogue
 ) -> RuleFinding | None:
-    """Return a finding for the page that names the place where the first unknown exception was raised.
+    """Return a finding for the page that names the code that raised the first unknown exception.
 
     Later exceptions are ignored, because failures during the teardown of a failed program are mostly
     consequences of the first failure. If it is unknown which of several different exceptions came first, no

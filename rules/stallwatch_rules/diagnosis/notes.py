@@ -26,7 +26,7 @@ def notes_of(
 ) -> list[Text]:
     """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
 
-    `other_runs` is the note about files of different runs, or empty. `held_up` contains the ranks that the
+    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that the
     primary cause names, because they hold up a stalled run.
     """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context

@@ -1,8 +1,8 @@
-"""Detect runs that were ended from outside after they had stalled silently.
+"""Detect runs that were ended from outside after they had stalled without an error message.
 
-The cause of such a run's end is the stall, not the signal or scheduler that ended it. Only the log is used:
-the duration of the silence before a scheduler, a SIGTERM, or a time limit ended the run is compared with the
-pace of the run.
+The cause of such a run's end is the stall, not the signal or scheduler that ended the run. Only the log is
+used: the time without a step before a scheduler, a SIGTERM, or a time limit ended the run is compared with
+the pace of the run.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FEW = 0.25  #: maximum share of the ranks that counts as few; a single rank alwa
 
 
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
-    """Return the time at which something outside the run ended it, according to the log.
+    """Return the time at which something outside the run ended the run, according to the log.
 
-    Return `None` if the log shows no such end, if the run continued after it, or if the time is unknown. Some
-    lines about an end, such as the first lines of srun, have no timestamp, but the neighboring lines of
-    slurmstepd have one.
+    Return `None` if the log shows no such end, if the run continued after the end, or if the time is
+    unknown. Some lines about an end, such as the first lines of srun, have no timestamp, but the
+    neighboring lines of slurmstepd have a timestamp.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
@@ -57,7 +57,7 @@ def is_end(finding: RuleFinding) -> bool:
 
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Point a stall's finding to the last line of the few ranks whose last line differs from the others'."""
+    """Point a stall's finding to the last line of the few ranks that printed a different last line."""
     words = differing_last_line(streams)
     if words is None:
         return finding

@@ -38,7 +38,7 @@ from stallwatch_rules.text.lazy import lazy
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
-MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
+MAX_BEHIND = 8  #: maximum number of collectives that a late rank can be behind
 #: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
@@ -61,7 +61,7 @@ def primary_of(
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        # without both groups of ranks, it is unknown which ranks differ from the others
+        # without both groups of ranks, it is unknown which ranks differ from the other ranks
         if odd is not None and odd.ranks and odd.others():
             return _with_odd_ranks(primary, odd, run, [primary.rule])
         return primary
@@ -155,7 +155,7 @@ def environment_of(run: Snapshot) -> dict[str, str]:
 
 
 def culprits(streams: Streams) -> list[int]:
-    """Return the ranks that failed, except those that a launcher ended, according to launchers' reports."""
+    """Return the ranks that failed, according to launchers' reports, except ranks that a launcher ended."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
@@ -253,7 +253,7 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
     """Add the stack frames of the exception that is the primary cause.
 
     The user's own innermost frame is also added to the evidence. Frames are added only if the primary cause
-    points to a line of the exception, because another exception of the same rule may have been raised
+    points to a line of the exception, because another exception of the same rule might have been raised
     elsewhere. Crashes of compiled code are skipped, because the pages on those crashes show the frames.
     """
     match = finding.shown_match
@@ -326,9 +326,9 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank for which the others waited in a collective, if this rank is known.
+    """Point the primary cause to the rank for which other ranks waited in a collective, if it is known.
 
-    The ranks that print a timeout reached the collective. To find the reason, a user must look at the last
+    The ranks that print a timeout reached the collective. To find the reason, a user must inspect the last
     step and the last lines of the missing rank.
     """
     if not is_only_waiting(primary, run.catalogue):

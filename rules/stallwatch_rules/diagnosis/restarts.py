@@ -1,8 +1,8 @@
 """Detect failures after which a launcher restarted its workers, and write the note about them.
 
 Usually, only one rank prints steps. Therefore, the lines of another rank that failed do not show whether
-training continued. A later restart of all workers shows that it continued, if steps of the run follow the
-restart.
+training continued. A later restart of all workers shows that training continued, if steps of the run follow
+the restart.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     before = sum(interval.span for interval in lead.intervals if interval.number < number)
     backs = [back for back in lead.backs if back > number]
     if 4 * (len(lead.backs) - len(backs)) > before:
-        return False  # several ranks without prefixes share the log, and a lower step is that of another rank
+        return False  # several ranks without prefixes share the log, and a lower step is from another rank
     if stop.over is None or not backs:
         return bool(backs)
     return any(backs[0] < later < stop.over for later in stops)
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return a note with the number of restarts, and the place, ranks, and reason of the last restart."""
+    """Return a note with the number of restarts, and the step, ranks, and reason of the last restart."""
     if not restarts:
         return ""
     last = restarts[-1]

@@ -44,7 +44,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed, False if it succeeded, or ``None`` if its ending does not show which."""
+        """True if the run failed, False if it succeeded, or ``None`` if the ending does not show this."""
         return self.ending.failed if self.ending is not None else None
 
     @property
@@ -103,7 +103,7 @@ Change = RuleFinding | RemovedFinding | StallEnds | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """The findings, exceptions, and facts of a run at one point, between two assessors."""
+    """The findings, exceptions, and facts of a run, as passed from one assessor to the next."""
 
     found: Sequence[RuleFinding]
     exceptions: Exceptions
@@ -129,7 +129,10 @@ class Assessment(msgspec.Struct, frozen=True):
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment with these changes. Changed findings keep their places; new ones follow."""
+        """Return the assessment with these changes. Changed findings keep their positions.
+
+        New findings come last.
+        """
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

@@ -62,7 +62,7 @@ def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Par
 
 
 def _note(starts: Starts) -> Text:
-    """Return the note on the earlier starts, such as "3 earlier starts, 2 of them failed with cuda-oom"."""
+    """Return a note such as ``The log contains 3 earlier starts: 3× FAILED (cuda-oom).``"""
     ends: list[str | Message] = [
         message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
         if rule is not None

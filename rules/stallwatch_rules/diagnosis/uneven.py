@@ -21,14 +21,14 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
-#: minimum distance by which other ranks must have continued after a rank's last step: this number of printed
-#: steps, and this multiple of the interval between the rank's last printed steps
+#: minimum number of steps that other ranks must have printed after a rank's last step; also the minimum
+#: distance to the other ranks, as a multiple of the interval between the rank's last printed steps
 BEYOND = 10
 #: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
-FEW = 1 / 8  #: maximum share of the ranks that can keep the others waiting; always at least one rank
+FEW = 1 / 8  #: maximum share of the ranks for which the other ranks wait; always at least one rank
 
 
 @dataclass
@@ -52,13 +52,13 @@ class _Course:
 
     @property
     def is_buffered(self) -> bool:
-        """True if the last steps arrived at the same time, so more steps may still be in an output buffer."""
+        """True if the last steps arrived at the same time, so an output buffer might contain more steps."""
         times = [interval.time for interval in self.timeline.intervals[-ENOUGH:]]
         return len(times) == ENOUGH and times[0] is not None and len(set(times)) == 1
 
 
 class Uneven(msgspec.Struct, frozen=True):
-    """The ranks whose steps ended before those of the other ranks."""
+    """The ranks whose steps ended before the steps of the other ranks."""
 
     behind: Mapping[int, int]  #: rank → the rank's last step
     usual: int  #: the last step of most other ranks
@@ -70,10 +70,11 @@ class Uneven(msgspec.Struct, frozen=True):
 
 
 def ranks_held_up(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | None:
-    """Return the few ranks whose steps stopped before those of all others, so that the others wait for them.
+    """Return the few ranks whose steps ended early, so that all other ranks wait for them.
 
-    All ranks must print their steps, and the others must agree within one printed step. `steps` contains the
-    last step of each rank, including ranks whose logs were not read because they equal another rank's log.
+    All ranks must print their steps, and the last steps of the other ranks must agree within one printed
+    step. `steps` contains the last step of each rank, including ranks whose logs were not read because they
+    are identical to the log of another rank.
     """
     courses = _courses(streams)
     kinds = {(course.series, course.timeline.total) for course in courses.values()}
@@ -94,7 +95,7 @@ def with_place(stall: RuleFinding, held_up: Uneven | None, streams: Streams) -> 
     """Point a stall's finding to the ranks that hold up the run, instead of to the run's last step.
 
     These ranks are `held_up`, or else the few ranks whose last line differs. If no rank differs, the finding
-    points to no rank, because which rank printed the last step is a matter of chance.
+    points to no rank, because it is a matter of chance which rank printed the last step.
     """
     where = stall.where
     if held_up is not None:
@@ -115,7 +116,7 @@ def with_place(stall: RuleFinding, held_up: Uneven | None, streams: Streams) -> 
 
 
 def uneven_end(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | None:
-    """Return the ranks of a failed or stalled run whose steps ended before those of nearly all others."""
+    """Return the ranks of a failed or stalled run that stopped before nearly all other ranks."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
         return None
@@ -131,7 +132,7 @@ def uneven_end(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | No
 
 
 def ranks_left_behind(streams: Streams) -> Uneven | None:
-    """Return the ranks that printed steps as regularly as the others, but stopped long before them.
+    """Return the ranks that printed steps as regularly as the other ranks, but stopped long before them.
 
     Most ranks of a healthy run print few lines, or print only at the start. Therefore, two ranks are compared
     only if they have the same step counter and the same pace until the first of them ends. In addition, most

@@ -1,8 +1,8 @@
 """Remove matches that concern the end of other programs, or other exceptions with the same text.
 
-A script that watches the GPUs, shows curves, or serves a model alongside the training may end by a signal or
-with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
-program.
+A script that watches the GPUs, shows curves, or serves a model alongside the training can end by a signal
+or with an exit status at any time. The shell, container, or systemd unit that reports the end usually names
+the program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|p
 #: A report of a program's end that does not name the program. A sandbox that calculates rewards prints many
 #: such reports.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: if a log reports more program ends than this, the run itself calls the programs
+#: maximum number of reported program ends; if a log has more, the run itself calls the programs
+MOST_RESTARTS = 5
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
@@ -85,7 +86,7 @@ def _program_in(text: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-#: string literals in code may contain the searched words, as in row["RANK"]
+#: string literals in code can contain the searched words, as in row["RANK"]
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")
 
 

@@ -19,7 +19,7 @@ WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and 
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
 END_REQUESTED = "asked-to-end"  #: fact and message key: a signal requested the end of the run
 
-#: The actor that stopped a run, by the tag of the rule that shows it.
+#: The actor that stopped a run, by the tag of the rule that shows the stop.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
     "time-limit": "time-limit",
     "preempted": "preempted",
@@ -92,7 +92,7 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
-        # the duration in the log is not evidence, because a program that was stopped may also print it
+        # the duration in the log is not evidence, because a program that was stopped can also print it
         return "user"
     if how not in ("", "left"):
         return None
@@ -113,7 +113,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
 
 
 def _is_of_training(run: Snapshot, now: Assessment) -> bool:
-    """Return whether anything in the log shows that it is the output of a training run."""
+    """Return whether anything in the log shows that the log is the output of a training run."""
     tracker = run.tracker
     return bool(
         now.found
@@ -134,7 +134,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 
 
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Return whether some ranks stopped early while the others continued, without a normal end in the log.
+    """Return whether some ranks stopped early while other ranks continued, without a normal end in the log.
 
     Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
     """

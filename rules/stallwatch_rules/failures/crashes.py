@@ -63,19 +63,19 @@ _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+
 #: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: A failed assertion as glibc prints it (assert/assert.c). CUDA prints other quotation marks in its
-#: assertions, and a rule matches them.
+#: A failed assertion as glibc prints it (assert/assert.c). CUDA's assertions contain other quotation marks,
+#: and a rule matches these assertions.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: Error messages of Lua (torch 7) and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
-#: An error of Hydra, which does not print the traceback (hydra-core 1.3,
+#: An error message of Hydra, which omits the traceback (hydra-core 1.3,
 #: _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
-#: Error messages of R, MATLAB, Rust, Go, and Java. For R, MATLAB, and Rust, the text may be on the next line.
-#: R prints the same message for an error that a script handles. After an unhandled error, R also prints
-#: `_R_END`.
+#: Error messages of R, MATLAB, Rust, Go, and Java. For R, MATLAB, and Rust, the text can be on the next
+#: line. R prints the same message for an error that a script handles. After an unhandled error, R also
+#: prints `_R_END`.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
 _R_END = "Execution halted"
 _MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")
@@ -92,7 +92,7 @@ _BEGINNINGS = (
     *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
 )
 _BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)
-#: Output of a child process or an embedded interpreter. A Python exception may quote this output in its
+#: Output of a child process or an embedded interpreter. A Python exception can quote this output in its
 #: message.
 _QUOTED = (_ASCEND, _LUA, _LUA_ERROR, _JULIA, _R, _MATLAB, _RUST, _GO)
 
@@ -139,8 +139,8 @@ class CrashReader:
 
         If an earlier crash ended before this line, return it.
 
-        ``in_message`` is True if the line may be part of the message of a Python exception. Such a message
-        may quote a crash report (see `_QUOTED`).
+        ``in_message`` is True if the line can be part of the message of a Python exception. Such a message
+        can quote a crash report (see `_QUOTED`).
         """
         ended: ExceptionChain | None = None
         if self._open is not None:
@@ -244,7 +244,7 @@ def _beginning_in(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                # The program may handle the exception, or continue without the thread.
+                # The program can handle the exception, or continue without the thread.
                 raised.kind = "ignored"
             return raised, beginning
     return None, None

@@ -1,8 +1,8 @@
 """Read NCCL watchdog reports about the collectives of each rank, and find the missing rank.
 
 The ranks that print a timeout are the ranks that waited. Their counters identify the missing rank: its last
-enqueued collective is older than those of all other ranks. If the counters do not differ, the missing rank
-is the rank that printed no report.
+enqueued collective is older than the last enqueued collectives of all other ranks. If the counters do not
+differ, the missing rank is the rank that printed no report.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Return the collectives of the differing ranks, followed by those of the remaining ranks."""
+        """Return the collectives of the differing ranks, followed by collectives of the remaining ranks."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:

@@ -38,7 +38,7 @@ STATE_LINES = 20
 
 
 class Stop(msgspec.Struct):
-    """A failure of torchrun's workers. Later lines may show that torchrun restarted the workers."""
+    """A failure of torchrun's workers. Later lines can show that torchrun restarted the workers."""
 
     line: Line  #: the last line in which the launcher reports the failure
     ranks: list[int] = []  #: local ranks of the workers on their node
@@ -155,7 +155,7 @@ class LauncherSummary(msgspec.Struct):
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
         """Rank, step, and line of each process that exited without an error while other processes continued.
 
-        The rank is ``None`` if the launcher may have started processes on several nodes.
+        The rank is ``None`` if the launcher might have started processes on several nodes.
         """
         if self.spawned.keys() <= self.left.keys():
             return []

@@ -84,8 +84,8 @@ class Nearest:
 
         The most similar page comes first. The list is often empty.
 
-        The texts are the name, the message, and the root of an exception. The returned pages are hints for
-        the reader, not a diagnosis.
+        The texts are the name and the message of an exception, and the first exception of its chain. The
+        returned pages are hints for the reader, not a diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -153,7 +153,7 @@ def _worth(feature: str) -> float:
 def _texts_of(page: RulePage) -> _Page:
     """Return the texts of a page with their weights.
 
-    Program output has the highest weight, explanations the lowest.
+    Program output has the highest weight, and explanations have the lowest weight.
     """
     printed = _Text.of(*(line for part in page.parts for sample in part.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))

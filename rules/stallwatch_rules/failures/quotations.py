@@ -20,7 +20,7 @@ _REPORTED = lazy(r"(?i)\b(?:rais|caught|died|exit|terminat|stop|reason|cause|sta
 def quoted_spans(text: str) -> Sequence[tuple[int, int]]:
     """Return the positions of the texts that a line of level INFO or DEBUG quotes as data.
 
-    If the line mentions a failure before its first quotation, the quotation may be that failure. In this
+    If the line mentions a failure before its first quotation, the quotation might be that failure. In this
     case, no positions are returned.
     """
     found = list(_QUOTED.finditer(text)) if states_info(text) else []

@@ -1,10 +1,10 @@
-"""Describe the exceptions in a log, and find the rule pages that name the places of these exceptions.
+"""Describe the exceptions in a log, and find the rule pages that name the code that raised the exceptions.
 
 A library function often raises an exception for only one reason, although the message differs between
 versions. For example, an exception raised in torch's ``_env_rendezvous_handler`` means that an environment
-variable is missing. Rule pages name such places in ``raised_in``. A place is used only if no page matches the
-text of the exception. The user's own code never counts as library code, regardless of the names of its
-folders. Frames that called the user's code are ignored, because they did not raise the exception.
+variable is missing. Rule pages name such functions in ``raised_in``. This key is used only if no page
+matches the text of the exception. The user's own code never counts as library code, regardless of the names
+of its folders. Frames that called the user's code are ignored, because they did not raise the exception.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: The part of the program in which an exception was raised: the main thread, another thread, a process of
-#: ``multiprocessing``, a task of asyncio, or a place where Python drops exceptions. Examples of such places
-#: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that it
-#: continues without the failed part.
+#: ``multiprocessing``, a task of asyncio, or code whose exceptions Python ignores. Examples of such code
+#: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that
+#: it continues without the failed part.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -104,7 +104,7 @@ class ExceptionChain(msgspec.Struct):
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
-    native: bool = False  #: True for a crash of compiled code; it may have occurred after the training ended
+    native: bool = False  #: True for a crash of compiled code, which can occur after the training ended
     step: int | None = None  #: training step of the run when the exception was raised, if it is known
 
     @property
@@ -136,7 +136,7 @@ class ExceptionChain(msgspec.Struct):
     def lost_something(self) -> bool:
         """True if the main thread lost a peer, or timed out while it waited.
 
-        This may be the cause of the failure.
+        Such an exception might be the cause of the failure.
         """
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
@@ -233,7 +233,8 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception; the text that reports this may be truncated
+        # Python ignores a destructor's exception; the message that reports the destructor might be
+        # truncated
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
@@ -301,9 +302,9 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect; frames farther
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the place where an exception was raised, and the frame for that place.
+    """Return the page that names the code that raised an exception, and the frame of this code.
 
-    A page that also gives a message takes precedence over a page without a message. Among the remaining
+    A page that also specifies a message takes precedence over a page without a message. Among the remaining
     pages, the page that names the innermost frame takes precedence. Pages that name only an exception come
     last, and the returned frame is then ``None``. Return ``None`` if two pages match equally well.
     """
@@ -330,7 +331,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
 
 
 def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether an exception has the name and the message that a page specifies for a place.
+    """Return whether an exception has the name and the message that `place` specifies.
 
     If the traceback is truncated, the name is unknown, and the frames are sufficient.
     """
@@ -348,7 +349,7 @@ def _up_to_user_code(calls: list[Frame]) -> list[Frame]:
 
 
 def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place that a page names, each with its depth.
+    """Return the frames that match `place`, each with its depth.
 
     The innermost frame has depth 0.
     """
@@ -373,7 +374,7 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-#: maximum number of different exceptions per stream, because a log may contain many tracebacks
+#: maximum number of different exceptions per stream, because a log can contain many tracebacks
 MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
@@ -394,7 +395,7 @@ class ExceptionTable(msgspec.Struct):
     seen: dict[Key, CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
-        """Count an exception together with exceptions of the same name, place, and masked message."""
+        """Count an exception together with exceptions of the same name, location, and masked message."""
         key = _kind_key(raised)
         known = self.seen.get(key)
         if known is not None:

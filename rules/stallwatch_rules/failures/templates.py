@@ -18,7 +18,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 
-MAX_TEMPLATES = 256  #: maximum number of entries per stream, because there may be thousands of streams
+MAX_TEMPLATES = 256  #: maximum number of entries per stream, because there can be thousands of streams
 MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
 MAX_TEXT = 400  #: maximum number of characters of a line that are read and stored
 
@@ -119,7 +119,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the half of the entries whose lines have not occurred for the longest time."""
+        """Drop half of the entries: the entries whose latest lines are the oldest."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]

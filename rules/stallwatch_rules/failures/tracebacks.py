@@ -77,14 +77,15 @@ _HANDLED = lazy(
 # A warning level in the logger's prefix of a traceback's header. A failure that is logged as a warning did
 # not end the program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
-# Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
-# failed to start. The escape character of Ray's color codes may have been lost when the text was copied.
+# Ray prints the name of the task, followed by the task's own frames. Ray prints the same text for an actor
+# that failed to start. The escape character of Ray's color codes might have been lost when the text was
+# copied.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
-#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix may precede them.
+#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix can precede them.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
@@ -101,9 +102,9 @@ HANDLED = 1  #: maximum number of lines between a message about a handled except
 # A ``raise`` statement as tracebacks, notebooks, and dumped files show it: indented, or after a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
-# The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message may
-# differ only in this statement: an assertion, an assignment, or a returned call. A box of rich marks its line
-# with ❱.
+# The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message can
+# differ only in this statement: an assertion, an assignment, or a returned call. In a box, rich marks the
+# statement's line with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
@@ -177,8 +178,8 @@ MORE_LINES = 3  #: maximum number of message lines directly below the exception'
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
 #: maximum number of lines after a bare "XError: …" line; if more lines follow, the bare line does not count
 BARE_LINES_AFTER = 6
-#: Python prints the place of these exceptions above their names. Without a place, they refer to code that a
-#: program tried to parse.
+#: Python prints the file and line of these exceptions above their names. Without a file and line, these
+#: exceptions refer to code that a program tried to parse.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -230,10 +231,10 @@ class TracebackReader:
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: ExceptionChain | None = None  # the last exception; its message may continue
+        self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
-        # True if a colon ends the exception's name; the message may then begin on the next line
+        # True if a colon ends the exception's name; the message can then begin on the next line
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
         # setting of the next traceback, according to the line that introduces it
@@ -249,7 +250,7 @@ class TracebackReader:
 
     @property
     def in_progress(self) -> bool:
-        """True if the last line was part of a traceback or of the message below it. Both may continue."""
+        """True if the last line was part of a traceback or of the message below it. Both can continue."""
         return self._open is not None or self._raised is not None
 
     @property
@@ -294,7 +295,7 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether a line would be quoted source code, and not a message, if it came next.
+        """Return whether the text, as the next line, is quoted source code rather than a message.
 
         Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and a variable's value in a
         box.

@@ -1,6 +1,7 @@
 """Assess the impact of findings on a run by its progress, with pure functions: one file per subject.
 
-The same message can be harmless or fatal: a trace-cache message is harmless while steps advance, degrading if
-steps become slower as the message becomes more frequent, and fatal if no step follows. Some failures are not
-reported on any line, such as a loss that jumps, steps that become slower, or a run that becomes silent.
+The same message can be harmless or fatal. For example, a trace-cache message is harmless while steps
+advance, degrading if steps become slower as the message becomes more frequent, and fatal if no step
+follows. Some failures are not reported on any line, such as a loss that jumps, steps that become slower, or
+a run that stops printing.
 """

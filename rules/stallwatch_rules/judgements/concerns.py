@@ -16,7 +16,7 @@ from stallwatch_rules.text.digest import counted
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
 CHECKPOINT = "checkpoint"  #: the key of the warning about broken checkpoints
-SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: keys of the warnings about a rank that delays all others
+SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: keys of the warnings about a rank that delays other ranks
 NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infinite losses in a row
 
 

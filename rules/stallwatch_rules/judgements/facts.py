@@ -11,11 +11,11 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
-#: the same minimum for a run that is known to have failed, because its output may be out of order
+#: the same minimum for a run that is known to have failed, because its output might be out of order
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
-#: the same minimum for a run that is known to have failed, because the server may have answered pending
+#: the same minimum for a run that is known to have failed, because the server might have answered pending
 #: requests
 SERVED_BUT_DIED = 20
 
@@ -26,8 +26,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: True if the run reached its last step, or printed that it finished
     silence: float | None = None  #: seconds without a step at the end of the run; ``None`` without timestamps
-    threshold: float = 1800.0  #: minimum seconds without a step that count as a stall in this run
-    stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
+    threshold: float = 1800.0  #: minimum time without a step, in seconds, that counts as a stall
+    stalled: bool = False  #: True if the run is stalled, according to a live watcher or to ``silence``
     timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not with a step
     failed_otherwise: bool = False  #: True if another cause is known to have ended the run
     lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost other ranks
@@ -36,14 +36,14 @@ class RunFacts(msgspec.Struct, frozen=True):
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: True if the log shows that the run was stalled until something ended it
     last_sign: float | None = None  #: time of the last step, according to the log's clock
-    #: True if the rank that the others wait for is known: by its stack, or because its log has no timeout
+    #: True if the awaited rank is known from its stack, or because its log contains no timeout
     missed: bool = False
 
     @property
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may count more seconds than the log shows. Therefore, the result for a stalled run
+        A live watcher can count more seconds than the log shows. Therefore, the result for a stalled run
         is at least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
@@ -108,7 +108,7 @@ class Trace(msgspec.Struct, frozen=True):
         return count
 
     def rate(self, start: int, end: int) -> float:
-        """Return the number of matches per step in some of the intervals."""
+        """Return the number of matches per step in the intervals from ``start`` to ``end`` (exclusive)."""
         part = self.intervals[start:end]
         steps = sum(interval.span for interval, _ in part)
         return sum(hits for _, hits in part) / steps if steps else 0.0
@@ -132,14 +132,14 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int
 def recovered(followed: int, count: int) -> Message:
     """Return the note on a failure that training survived.
 
-    A report shows the first of ``count`` matches. Therefore, the note states that it counts the steps after
-    the last match.
+    A report shows the first of ``count`` matches. Therefore, the note states that the counted steps came
+    after the last match.
     """
     return message("diagnosis.recovered-last" if count > 1 else "diagnosis.recovered", steps=followed)
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
-    """Assess a failed request to an inference server that answered other requests after it."""
+    """Assess a failed request to an inference server that later answered other requests."""
     if not continued_to_serve(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))

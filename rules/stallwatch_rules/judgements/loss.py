@@ -1,7 +1,7 @@
 """Assess a loss that jumps, diverges, or freezes, and gradients that are zero, from the printed numbers.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
-loss may have any value. Single values of a noisy run are not significant: a value must differ clearly from
+loss can have any value. Single values of a noisy run are not significant: a value must differ clearly from
 all values shortly before it.
 """
 
@@ -28,16 +28,16 @@ MID_RUN = 10  #: a first step beyond this multiple of the step distance is not t
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
-#: a loss below this multiple of the best losses is still near them, because the rise may begin slowly
+#: a loss below this multiple of the best losses is still near them, because the rise can begin slowly
 NEAR_BEST = 1.1
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 #: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
 GRADIENT = 5.0
-BASELINE = 50  #: maximum number of points before a jump with which the jump is compared
+BASELINE = 50  #: maximum number of earlier points with which a jump is compared
 ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
 ZEROS_LATER = 10  #: minimum number of printed zeros that show a failure if the gradients were not 0 at first
 ZEROS_NEVER = 5  #: minimum number of zero losses with zero gradients, from the start, that show a failure
-#: minimum number of printed zeros if steps overflowed, because trainers may print 0 for skipped steps
+#: minimum number of printed zeros if steps overflowed, because trainers can print 0 for skipped steps
 ZEROS_AFTER_OVERFLOW = 50
 NO_MARGIN = 10  #: minimum number of equal losses that show a failure if the margins of all rewards are 0
 #: a loss below this many units of its last printed digit can change without changing the printed number
@@ -45,13 +45,13 @@ COARSE = 20
 #: minimum ratio of the number of equal losses to the longest earlier series of equal losses: some losses are
 #: computed rarely and printed repeatedly
 REPEATED = 3
-#: minimum number of equal losses if no other loss was printed: more than the ranks of a node, which may all
+#: minimum number of equal losses if no other loss was printed: more than the ranks of a node, which can all
 #: print the same loss
 ALL_EQUAL = 12
 GUESSED = 12  #: minimum number of losses at the level of random guesses that rule out a coincidence
 GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the logarithm of a number of classes
 MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
-BEGUN = 3  #: number of values at the start of a run in which the loss may still settle
+BEGUN = 3  #: number of values at the start of a run before the loss has settled
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
 UNLOGGED = 20  #: a loss is missing if no loss was printed for this multiple of the usual interval
 
@@ -68,7 +68,7 @@ def is_excerpt(points: Sequence[Point]) -> bool:
 
 
 def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
-    """Return the first step, and the distance to the second; the distance is NaN if a step is unknown."""
+    """Return the first step and its distance to the second step, which is NaN if a step is unknown."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return (steps[0], steps[1] - steps[0]) if len(steps) == 2 else (0.0, math.nan)
 
@@ -78,7 +78,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
     Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first losses
     of another run must be well above the last losses before them. They must also be near the first losses in
-    the file, or the losses must fall afterward: a run on other data starts at different losses, but a
+    the file, or the losses must fall afterward. A run on other data starts at different losses, but a
     diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
@@ -109,8 +109,8 @@ def _losses(points: Sequence[Point]) -> list[float]:
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows`` is True if the loss finally became NaN, as a consequence. ``rewarded`` is True for
-    reinforcement learning, where a few values are not significant.
+    ``nan_follows`` is True if the loss finally became NaN as a consequence of the rise. ``rewarded`` is
+    True for reinforcement learning, where a few values are not significant.
     """
     known = finite_losses(points)
     losses = _losses(known)
@@ -246,9 +246,9 @@ def _guessing(known: Sequence[Point]) -> int | None:
     """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
     Return ``None`` if the last losses differ from ln(classes). A run normally has this loss at its start.
-    Therefore, the loss must have been different after the first values, or the log must begin in mid-run. The
-    values must fluctuate, because equal or steadily changing values have other reasons: several ranks print
-    the same values, values with few digits are rounded, and a smoothed loss passes through this value. A
+    Therefore, the loss must have been different after the first values, or the log must begin in mid-run.
+    The values must fluctuate. Equal or steadily changing values have other reasons: several ranks print the
+    same values, values with few digits are rounded, or a smoothed loss passes through this value. A
     constant loss is normal while the learning rate rises or is nearly zero.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
@@ -279,7 +279,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
     if run[-1].step is not None:
         return enough
-    return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks may print each step's loss
+    return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks can print each step's loss
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:

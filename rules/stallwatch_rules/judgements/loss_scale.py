@@ -1,4 +1,4 @@
-"""Assess overflows in fp16 training, which are harmless at its start but can be fatal later."""
+"""Assess overflows in fp16 training, which are harmless at the start but can be fatal later."""
 
 from __future__ import annotations
 

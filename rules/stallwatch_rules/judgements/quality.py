@@ -33,7 +33,7 @@ WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
 ALWAYS = 40  #: minimum number of equal evaluation results with fewer than four digits that show a failure
 #: minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
-#: possible reward; a constant reward of 0 may be the best
+#: possible reward; a constant reward of 0 can be the best
 NEVER_EARNED = 200
 FLOOR = 0.05  #: a metric is at its floor if it exceeds its minimum by at most this share of its range
 GONE = 0.05  #: a metric below this share of its first values has vanished
@@ -73,7 +73,8 @@ def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
 def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
     """Check whether the last values are 0.
 
-    At least ``count`` values must be 0, and at least twice as many as in any earlier row of zeros.
+    The number of zeros at the end must be at least ``count``, and at least twice the length of any earlier
+    series of zeros.
     """
     zeros = [value == 0 for value in metrics.get(metric, ())]
     row = _at_end(zeros)
@@ -111,9 +112,9 @@ def not_a_number(metric: str, count: int, metrics: Metrics) -> Params | None:
 def below_best(metric: str, metrics: Metrics) -> Params | None:
     """Check whether a reward is below the best reward of the run.
 
-    If the reward is not below the best reward, the task may be solved, and the run has nothing left to learn.
-    The best reward is the highest value in the run that differs from the present reward, without outliers. A
-    reward that never changed counts as the best, unless it is a penalty.
+    If the reward is not below the best reward, the task might be solved, and the run has nothing left to
+    learn. The best reward is the highest value in the run that differs from the present reward, without
+    outliers. A reward that never changed counts as the best, unless it is a penalty.
     """
     values = _finite(metrics, metric)
     if len(values) < WINDOW:

@@ -1,13 +1,13 @@
-"""Find the host or rank for which all others in a run wait, with a sequential test over windows of steps.
+"""Find the host or rank for which all other ranks of a run wait, with a sequential test of step times.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in the time at which
 they begin the backward pass. In the collectives of the backward pass, all ranks wait for the last rank. A
 rank's value for a step is the logarithm of its own time until the backward pass, minus the part that its
-number of tokens explains. Its deviation is that value minus the median of the other hosts (or ranks) that do
-the same work. A host is slow if the mean deviation over a window of steps exceeds both the least relevant
-slowdown and the level that the noise of the run can produce. The noise is estimated from differences of
-successive deviations, because a slow host hardly changes these differences. The noise is assumed to have
-first-order autocorrelation. The test takes one pass and bounded memory.
+number of tokens explains. A rank's deviation is this value minus the median value of the other hosts (or
+ranks) that do the same work. A host is slow if the mean deviation over a window of steps exceeds both the
+least relevant slowdown and the level that the noise of the run can produce. The noise is estimated from
+differences of successive deviations, because a slow host hardly changes these differences. The noise is
+assumed to have first-order autocorrelation. The test needs one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from stallwatch_rules.stacks.spans import ranks_in
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: window lengths, in steps, of the test for slow hosts
 OF_RANKS = WINDOWS[:4]  #: window lengths, in steps, of the test for slow ranks
 LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
-Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it once in 2.5 × 10¹⁰ means
-#: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
+Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it once in 2.5 × 10¹⁰ means
+#: Minimum share of steps with a positive deviation. In long windows, the minimum is smaller (see
+#: `required_positive_steps`).
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate, and record
+_WARM_UP = 2  # number of first steps that can be slow (compilation, allocation, CUDA graphs)
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
 _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger deviations are clipped
-_LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
+_LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
-_VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
+_VALUES = 1024  # number of values from which the noise is estimated; with fewer hosts, more steps are used
 _QUICK = 512  # number of values for a rough estimate of the noise, which shows an increase sooner
 _LEAST_QUICK = 5
-# number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
-# changes the median, but only in one step
+# Number of steps from which the usual noise is determined. With two or three hosts, a host that becomes
+# slow changes the median, but only in one step.
 _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank may be behind or ahead
+_MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank can be behind or ahead
 # relative variation of tokens below which the time is assumed to be proportional to the tokens
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
@@ -70,7 +71,7 @@ class SlowHost(NamedTuple):
 
     host: str
     rank: int | None  #: the late rank, if only this rank of the host is late, or the host has only one rank
-    share: float  #: relative excess of the host's own time over that of other hosts
+    share: float  #: relative excess of the host's own time over the own time of other hosts
     cost: float  #: lost share of the run's throughput
     steps: int  #: number of steps over which the host was late
     kind: Literal["slow", "imbalance"]  #: imbalance: the host processes more tokens than other hosts
@@ -264,7 +265,7 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Detector of a host that delays the others, from the steps of all ranks in any order."""
+    """Detector of a host that delays other hosts. It accepts the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
         """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
@@ -315,7 +316,7 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = times
         if len(self._open) > _MOST_OPEN:
-            # The oldest step is the first that was reported: after a restart, step numbers may be lower.
+            # The oldest step is the first that was reported: after a restart, step numbers can be lower.
             del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
@@ -380,7 +381,7 @@ class SlowHosts:
                 self._report(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return the exponent of tokens in a rank's time: 0 if independent of tokens, 1 if proportional."""
+        """Return the exponent of tokens in a rank's time: 0 for no effect, 1 for a proportional effect."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -455,7 +456,7 @@ class SlowHosts:
         return [rank for rank, host in self._host.items() if host == slow.host]
 
     def _look_again(self, slow: SlowHost) -> None:
-        """Update ``slow`` if the slow host has caught up with the others, or has become much slower."""
+        """Update ``slow`` if the slow host has caught up with other hosts, or has become much slower."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._with_cost(slow.host, slow.rank, lag, slow.steps, slow.kind)
@@ -476,7 +477,7 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return the minimum number of steps of a window that must be slower on a lagging host than on its peers.
+    """Return the minimum number of steps in a window in which a lagging host is slower than its peers.
 
     The number is at most half of the steps plus four standard errors.
     """
@@ -484,7 +485,7 @@ def required_positive_steps(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return each value's excess over the median of the others; an empty result for fewer than two values."""
+    """Return the excess of each value over the median of the other values; empty if there is only one."""
     others = len(values) - 1
     if others < 1:
         return {}

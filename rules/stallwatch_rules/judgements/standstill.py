@@ -14,11 +14,11 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
 from stallwatch_rules.text.digest import fold_ranks
 
-LATE = 10.0  #: maximum seconds without a step that are normal before a manual stop
+LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a manual stop
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run that has been silent since an evaluation began, because the evaluation does not end."""
+    """Assess a run that has completed no step since an evaluation began, because the evaluation hangs."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -29,7 +29,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks may wait for each other forever.
+    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks can wait for each other forever.
 
     This happens if ranks with different experts gather different parameters. ``witness`` is True if the log
     shows this difference, or a changed order of modules.
@@ -40,7 +40,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Assess a run that hangs in its first collectives, because its GPUs fail at peer-to-peer transfers.
+    """Assess a run that hangs in its first collectives, because transfers between its GPUs fail.
 
     ``direct`` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
     ``first_work`` is the number of the collective that timed out.
@@ -53,7 +53,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Assess a run that printed steps and was then silent for longer than its pace explains."""
+    """Assess a run that printed steps, and then no step for longer than its pace explains."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -70,11 +70,11 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 
 
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run may have stalled before a user stopped it, and an empty string otherwise.
+    """Return a note if a run might have stalled before a user stopped it, and an empty string otherwise.
 
-    The note requires that no step was completed for much longer than usual. ``durations`` are the seconds
-    between signs of a step, and ``paces`` the seconds that steps took. If both are empty, the usual time is
-    unknown, and there is no note.
+    The note requires that no step was completed for much longer than usual. ``durations`` contains the
+    seconds between signs of a step, and ``paces`` contains the seconds that steps took. If both are empty,
+    the usual time is unknown, and the result is an empty string.
     """
     usual = paces or durations
     if silence is None or not usual or silence <= limit_of_steps(durations, Limits(floor=LATE)):
@@ -83,7 +83,7 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
 
 
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
-    """Assess ranks that exited early, while others stalled or failed, or continued without them.
+    """Assess ranks that exited early, while other ranks stalled, failed, or continued without them.
 
     If the run ended well, ``left`` must contain only the ranks without which the run continued.
     """
@@ -115,7 +115,7 @@ def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> l
 
 
 def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message:
-    """Return a sentence such as ``Rank 2 left without an error at step 40; …``.
+    """Return a sentence such as ``Rank 2 exited without an error at step 40, …``.
 
     ``stepped`` is True if the log shows steps.
     """

@@ -3,7 +3,7 @@
 A live run is tested repeatedly, so a test with a fixed limit would report a slowdown by chance sooner or
 later. Each time, the latest steps are compared with all earlier steps by their statistical ranks (the
 Mann-Whitney test, which does not assume a distribution of the steps), for windows of many lengths. The limit
-is set so that independent step times of any spread raise a false alarm in at most one run of a hundred over
+is set so that independent step times of any spread raise a false alarm in at most one in a hundred runs of
 400 steps. The limit grows with the length of the run and with the correlation of neighboring steps.
 `bench/slowdown.py` measures the rate of false alarms.
 """
@@ -23,20 +23,22 @@ from stallwatch_rules.messages import message
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 #: the last third of the slow steps must exceed this multiple; otherwise, the run recovered
 STILL_SLOWER = 1.3
-#: minimum ratio of the present tokens per second to those in the first third of the run, if slower steps only
-#: contain more tokens
+#: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
+#: slower steps only contain more tokens
 AS_QUICK = 0.9
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
-LIMIT_STEPS = 400  #: number of steps to which LIMIT applies; for others, 2 ln(steps / LIMIT_STEPS) is added
+#: number of steps to which LIMIT applies; for a different number of steps, 2 ln(steps / LIMIT_STEPS) is
+#: added
+LIMIT_STEPS = 400
 LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
 SHIFT = 1.04  #: minimum ratio of the new pace to the old pace for a straggler
 EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
-WARM_UP = 2  #: number of steps at the start, in which programs compile, allocate, and record
+WARM_UP = 2  #: number of first steps that can be slow (compilation, allocation, CUDA graphs)
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
@@ -47,7 +49,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     design, for example because sequences become longer.
     """
     steps = len(paces) - WARM_UP
-    joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
+    joined = max(1, -(-steps // LOOKED_AT))  # number of steps that are combined into one pace
     steady = _blocks(paces[WARM_UP:], joined)
     if len(steady) < BASELINE + RECENT:
         return None
@@ -139,12 +141,12 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
     """Return the pace before and after very even steps became slightly slower, and the number of slow steps.
 
-    The steps of synchronous training are as even as those of its slowest rank. If steps varied by two
+    In synchronous training, all steps are as even as the steps of the slowest rank. If steps varied by two
     percent, a permanent rise of five percent means that one GPU is slower. Return ``None`` if the steps are
-    uneven or did not become slower. ``excerpt`` is True if the log begins in mid-run, so that a few steps are
-    enough.
+    uneven or did not become slower. ``excerpt`` is True if the log begins in mid-run, where a few steps are
+    sufficient evidence.
     """
-    joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that count as one in a long run
+    joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that are combined into one pace
     paces = _blocks(paces, joined)
     few = len(paces) < EXCERPT
     if len(paces) < 5 or (few and not excerpt):

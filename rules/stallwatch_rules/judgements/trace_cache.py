@@ -16,7 +16,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around the messages."""
     if facts.is_stalled:
-        # such a message does not make a rank wait; it cost at most some time before the stall
+        # such messages do not make a rank wait; at most, they slowed the run down before the stall
         if facts.missed:
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):
@@ -48,7 +48,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
     The result depends only on the first match, the last match, and the number of matches, because the lines
-    of most matches may have been counted without being read.
+    of most matches might have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -65,7 +65,7 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether the messages are rare and separated by many steps, and steps followed the last one."""
+    """Return whether the messages are rare and far apart, and steps followed the last message."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False
     steps = trace.after_first or trace.steps

@@ -99,7 +99,7 @@ def _json_record(text: str) -> Record | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         if '"log":' not in text:
             return None
-        try:  # the decoder may have failed in a field that is not needed
+        try:  # the decoder might have failed in a field that is not needed
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None

@@ -1,7 +1,7 @@
 """Find an unknown prefix that all lines of a text have in common.
 
 Log viewers, collectors, and launchers put the name of a pod, a stream, a time, or a column in front of each
-line, in countless forms. In contrast, a logger adds its prefix only to the first line of each message. If the
+line, in many formats. In contrast, a logger adds its prefix only to the first line of each message. If the
 frames of a traceback, or lines with the timestamps of another program, have the same prefix as all other
 lines, the prefix is not a logger's prefix. A progress bar is not evidence, because its description precedes
 each of its states.
@@ -31,7 +31,7 @@ _NEARLY_ALL = 0.9  # minimum share of lines that must have the prefix
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # placeholder for any log level and the spaces that pad its column
 _DIGITS = lazy(r"\d+")
-_COLUMN = lazy(r"^ +(?=\d)")  # spaces that align numbers on the right
+_COLUMN = lazy(r"^ +(?=\d)")  # spaces that right-align numbers
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 # A trainer's counter or metric cannot be part of a prefix. The start of a record cannot be part of a prefix
 # either.
@@ -108,7 +108,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes that nearly all lines have, but that may be part of the messages.
+    """Return prefixes that nearly all lines have, but that might be part of the messages.
 
     The caller must verify these prefixes. A text with a single line has no likely prefix, because a note that
     a person writes can start in the same way.

@@ -17,7 +17,7 @@ GOES_ON = "…"
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Append ``data`` to an unfinished line. If the line gets too long, remove bytes from its middle.
+    """Append ``data`` to an unfinished line. If the line becomes too long, remove bytes from its middle.
 
     A shortened line has ``MAX_LINE + 1`` bytes. This length shows that bytes were removed.
     """

@@ -109,9 +109,10 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
-_SURE_TASKS = 4  # minimum number of lines to accept labels as task numbers, if tasks from 0 on alternate
+# minimum number of lines to accept labels as task numbers, if the lines of tasks numbered from 0 alternate
+_SURE_TASKS = 4
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
-# The start of a line with the label of a task or host. Quote marks or other marks of pasted text may
+# The start of a line with the label of a task or host. Quote marks or other marks of pasted text can
 # precede the label. The pattern also matches the start of a container's record, which is a time with a "T".
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
 _ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # text in a launcher's command, JSON, and terminal codes
@@ -180,8 +181,8 @@ class TaskLabels:
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
         """Learn the labels of a source from its first lines.
 
-        If the lines of the source are ``alike`` and these first lines are sufficient evidence, no later
-        line is searched for labels.
+        ``alike`` is True if all lines of the source have the same format. In this case, no later line is
+        searched for labels if the first lines are sufficient evidence.
         """
         ahead = TaskLabels()
         for text in texts:
@@ -257,7 +258,7 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            return len(row) < 3 or len(tasks) < len(row)  # numbers that do not repeat may be line numbers
+            return len(row) < 3 or len(tasks) < len(row)  # numbers that do not repeat can be line numbers
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 
@@ -308,7 +309,7 @@ def _starts_nodes(command: str) -> bool:
     """Return whether the tasks of an srun command are launchers and srun labels their output.
 
     Each launcher can start several ranks. In this case, a label is the number of a node. The search begins at
-    the first ``srun`` in the command and covers all later text, which may contain other ``srun`` commands.
+    the first ``srun`` in the command and covers all later text, which can contain other ``srun`` commands.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:

@@ -36,9 +36,9 @@ __all__ = ["MAX_LINE", "LineReader"]
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of prefixes and timestamps
-# first characters of levels that may precede a timestamp
+# first characters of levels that can precede a timestamp
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))
-_MAY_QUOTE = "{>"  # first characters of records that may contain an escaped string
+_MAY_QUOTE = "{>"  # first characters of records that can contain an escaped string
 _Partial = tuple[str, int, float | None]  # text, line number, and time of an unfinished record
 
 
@@ -75,7 +75,7 @@ class LineReader:
         self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        # The latest time from any rank. It is needed to parse timestamps without a year.
+        # The latest time from any rank, which is needed to parse timestamps without a year.
         self._near: float | None = None
         self._zoned = False  # True if the last timestamp in a line had a time zone
         self.contained = False  #: True if at least one line was a container record
@@ -239,11 +239,9 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Read a line quickly.
+        """Read a line quickly, if no part of the line must be removed, split, or parsed.
 
-        This is possible only if no part of the line must be removed, split, or parsed.
-
-        If this is not possible, return False without reading the line.
+        Otherwise, return False without reading the line.
         """
         if len(raw) > MAX_LINE:
             return False
@@ -355,7 +353,7 @@ class LineReader:
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
         # The timestamps in the prefix are from the same clock in all lines. The timestamps after the prefix
-        # may be in different time zones.
+        # can be in different time zones.
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned

@@ -92,8 +92,8 @@ def elapsed(earlier: float, later: float) -> float:
     """Return the seconds between two local times without a time zone.
 
     If daylight saving time started or ended between the two times, subtract the skipped hour or add the
-    repeated hour. If the times are so far apart that they may include a whole repeated hour, it is unknown
-    whether an hour must be added, and none is added.
+    repeated hour. If the times are so far apart that they might include a whole repeated hour, it is
+    unknown whether an hour must be added, and no hour is added.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -112,7 +112,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours that the clock may skip or repeat on the day of ``moment``."""
+    """Return the starts of the hours that the clock can skip or repeat on the day of ``moment``."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):

@@ -47,7 +47,7 @@ _SERVED = lazy(
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
 _HEAD = 200  # number of characters at the start of a server's line that show the kind of the line
-#: The start of an exception. Its message may contain a mark from ``_MARKS``, but it is not training data.
+#: The start of an exception. Its message can contain a mark from ``_MARKS``, but it is not training data.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 

@@ -1,9 +1,9 @@
 """Restore lines that were changed after programs printed them.
 
-If one process prints while another process has not ended its line, the texts of both are in one line. Forums
-and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of a web page
-contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON log can
-contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a table.
+If one process prints while another process has not ended its line, one line contains the texts of both.
+Forums and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of a web
+page contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON log
+can contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a table.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: maximum number of lines into which one string is split
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# A person who types this colon also types the name of the exception. "value error：0.02" is a metric.
+# A person who types a full-width colon might also type the exception's name differently, as in "value
+# error". However, "value error：0.02" is a metric.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,

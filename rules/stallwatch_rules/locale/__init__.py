@@ -34,7 +34,7 @@ _BETWEEN = {"en": " ", "zh": ""}  # separator of sentences
 
 
 def language_of(name: str) -> str:
-    """Return the language for a name such as ``zh-CN``. Names that are not Chinese result in English."""
+    """Return the language for a name such as ``zh-CN``. The result is English for all other languages."""
     return "zh" if name.lower().startswith("zh") else "en"
 
 

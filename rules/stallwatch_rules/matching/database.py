@@ -59,7 +59,7 @@ def _load(content: bytes) -> Any:
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-        # Loading does not fail if the database was compiled for another type of processor. Only a scan does.
+        # If the database was compiled for another type of processor, loading succeeds, but a scan fails.
         database.scan(b"x", match_event_handler=lambda *_: None)
     except Exception:  # a file that is not a database can raise any exception
         return None

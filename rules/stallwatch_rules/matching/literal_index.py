@@ -1,4 +1,4 @@
-"""Find the lines that a pattern may match by searching for fixed texts that its matches contain.
+"""Find the lines that a pattern can match by searching for fixed texts that its matches contain.
 
 Searching for fixed texts is faster than searching for patterns. For example, every match of ``RuntimeError:
 (?:CUDA|HIP) error: out of memory`` contains the text ``error: out of memory``. Hyperscan searches in one pass
@@ -274,7 +274,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together, or True if it is not installed."""
+    """Return whether hyperscan can compile these patterns together; True if hyperscan is not installed."""
     if hyperscan is None or not patterns:
         return True
     try:

@@ -1,6 +1,6 @@
 """Load all rule pages from the package and from the user's folders, and validate them together.
 
-It takes a second to parse hundreds of Markdown files. Therefore, the pages are cached. A cache entry is valid
+Parsing hundreds of Markdown files takes a second. Therefore, the pages are cached. A cache entry is valid
 only if none of its files has changed. A catalogue with problems is not cached.
 """
 
@@ -43,7 +43,7 @@ def packs() -> list[str]:
 
 
 def folder_of_pack(name: str) -> Path:
-    """Return the folder of a pack. It is loaded in the same way as a user's folder of rules."""
+    """Return the folder of a pack. A pack is loaded in the same way as a user's folder of rules."""
     return Path(str(_PACKS / name))
 
 

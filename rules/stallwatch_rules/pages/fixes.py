@@ -5,7 +5,7 @@ The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
 * ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
 * ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured;
-  both numbers may have units of memory
+  both numbers can have units of memory
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
 * ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this
@@ -62,7 +62,7 @@ class Condition(msgspec.Struct, frozen=True):
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
         """Return whether the condition holds, or ``None`` if this is unknown.
 
-        Do not call this for ``else``.
+        Do not call this method for the condition ``else``.
         """
         if self.kind == "rank unknown":
             return None  # if the rank is known, `without_search` removes the fix
@@ -108,7 +108,7 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 def parse_fix(text: str) -> Fix:
-    """Parse a fix and its conditions. Raise ``ValueError`` if the braces contain anything else."""
+    """Parse a fix and its conditions. Raise ``ValueError`` if the braces contain an invalid condition."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)

@@ -16,7 +16,7 @@ from stallwatch_rules.text.lazy import lazy
 T = TypeVar("T", bound=msgspec.Struct)
 
 #: If PyYAML has libyaml, loading is ten times as fast. libyaml also limits the nesting of values. PyYAML's
-#: own loader may need minutes for deeply nested values.
+#: own loader can need minutes for deeply nested values.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")

@@ -50,7 +50,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in the code of a library. Its exceptions belong to the page (see ``failures.raised``)."""
+    """Code of a library whose exceptions belong to the page (see ``failures.raised``)."""
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions in the file; empty for any function
@@ -66,7 +66,7 @@ class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     words: str  #: a pattern that the text of the exception must match: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern that at least one frame must match, such as "torch/serialization.py in load"
-    never: str = ""  #: a pattern that no frame may match
+    never: str = ""  #: a pattern that must not match any frame
 
 
 class Sections(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Return the first problem with the others attached, so that one exception reports all problems."""
+        """Return one exception for all problems: the first problem, with the other problems attached."""
         first = problems[0]
         first.others = list(problems[1:])
         return first

@@ -163,7 +163,7 @@ def _trim(tail: re.Match[str]) -> str:
 FOLDER = files("stallwatch_rules") / "fragments"
 
 _USE = lazy(r"(?<!\\)\$\{(?P<name>[^{}]*)\}(?P<repeated>(?=[*+?{]))?")
-_DEEPEST = 4  #: maximum nesting of fragments; if the nesting is deeper, a fragment contains itself
+_DEEPEST = 4  #: maximum nesting of fragments; deeper nesting means that a fragment contains itself
 
 
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

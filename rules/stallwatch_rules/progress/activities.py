@@ -19,7 +19,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: only this number of characters at the start of a line is searched
+MAX_TEXT = 400  #: maximum number of characters at the start of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
 #: Lines that are details of an activity: lines that are indented (also after the prefix of a logger), and
 #: lines that torch's ``cpp_extension.py`` prints.

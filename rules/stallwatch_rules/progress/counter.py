@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
+KEPT = 4096  #: maximum number of durations kept per phase; older durations do not reflect the current speed
 
 # A drop by more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
-_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; a slower rank can cause fewer
+_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; a slow rank can cause fewer of them
 
 
 @dataclass(slots=True, eq=False)

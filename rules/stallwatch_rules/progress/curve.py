@@ -109,8 +109,8 @@ class Curve:
         """Add the values of a sample as a point, unless the sample repeats the step of the last point.
 
         If the epochs start again and the loss jumps up, the lines are from another training run (a fold, a
-        round, or a second start in the same file). Then the earlier points are deleted. If the epochs
-        start again without such a jump, the training continues with the same weights.
+        round, or a second start in the same file). In this case, the earlier points are deleted. If the
+        epochs start again without such a jump, the training continues with the same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")

@@ -10,7 +10,7 @@ from stallwatch_rules.text.lazy import lazy
 
 #: The phase that a line shows, or one of five events. "announced": a bar of an evaluation follows.
 #: "finished": the training reports its end. "ended": the line resembles lines that programs print at their
-#: end. Such a line is used as evidence only if steps were completed before the line, and none after it.
+#: end. Such a line is used as evidence only if steps were completed before, but not after, the line.
 #: "left": a process exited successfully, as all processes do at the end of a run. "restarted": the launcher
 #: starts the workers again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]

@@ -1,4 +1,4 @@
-"""Measure how long a run has been silent, and determine whether this is too long."""
+"""Measure the time since the last step of a run, and determine whether the run is stalled."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
-ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
+ALIVE = 5  #: minimum number of lines after a gap in the log that show that the run worked during the gap
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
 
 #: Maximum time in seconds for which a bar can stay at one step, for example during a save.
 LONGEST_WAIT = 1200.0
-FIRST_LINES = 3  #: a program prints this number of lines at the start of a log only when the program starts
+FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
 
 #: A log begins in the middle of a run if the number of its first step exceeds this multiple of the steps
 #: between two samples.
@@ -46,11 +46,12 @@ class ExternalEnd(NamedTuple):
 
 
 class RunClock(msgspec.Struct, frozen=True):
-    """The times of the latest events of a run, and whether the run has been silent for too long."""
+    """The times of the latest events of a run, and whether the last step was completed too long ago."""
 
     threshold: float  #: seconds without a step after which a run counts as stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time
-    silent: bool  #: True if the log was silent after the last step for longer than the threshold
+    #: True if the log has a gap longer than the threshold after the last step, and few lines follow the gap
+    silent: bool
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
     ended: bool = False  #: True if the run stalled, and something outside the run then ended it
@@ -66,10 +67,10 @@ def read_clock(
     stopped: float | None = None,
     ended: ExternalEnd | None = None,
 ) -> RunClock:
-    """Return when the run last completed a step, and for how long it has been silent since then.
+    """Return when the run last completed a step, and how much time has passed since then.
 
     Lines after ``ended`` do not show that the run is alive. The time that a rank waits after a user
-    ``stopped`` the run does not count as silence.
+    ``stopped`` the run does not count.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -120,7 +121,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 
 
 def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
-    """Return whether the log was silent for longer than the threshold before the run was ended from outside.
+    """Return whether the log has a gap longer than the threshold before the run was ended from outside.
 
     A process that was ended can still print lines before the log reports its end.
     """
@@ -165,10 +166,10 @@ def _last_sign(stream: StreamReading) -> float | None:
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the first lines of the log occurs again after a silence.
+    """Return whether one of the first lines of the log occurs again after a long gap in the log.
 
     Such a line shows that the program was started again. A program that hangs does not restart by itself, so
-    the silence was not a stall.
+    the gap was not a stall.
     """
     entries = stream.templates.entries.values()
     first = (entry for entry in entries if entry.index < FIRST_LINES and entry.count > 1)
@@ -186,8 +187,8 @@ def _falls_silent(
 ) -> bool:
     """Return whether the log has a gap longer than the threshold, with only a few lines after it.
 
-    Many lines follow a silent evaluation or a slow save. Only a few lines follow a hang, unless a user ended
-    the run.
+    Many lines follow an evaluation without output or a slow save. Only a few lines follow a hang, unless a
+    user ended the run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

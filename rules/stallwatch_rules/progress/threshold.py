@@ -25,7 +25,7 @@ _LEAST = 5  # minimum length of a round in steps; in shorter rounds, most steps 
 
 
 class TrainingRounds:
-    """Count the signs of training progress between pauses, and predict when the next pause begins.
+    """Counts the signs of training progress between pauses, and predicts when the next pause begins.
 
     If the last two pauses (such as evaluations) each followed about the same number of signs of progress, the
     next pause is expected after the same number. Otherwise, nothing is predicted. The duration of a pause is
@@ -63,7 +63,7 @@ class TrainingRounds:
 
 #: Initial allowance for the waits in a phase, in multiples of `Limits.start`. Large models can load for an
 #: hour, most logs show no sign of life during evaluations and saves, and rollouts can take 69 minutes. Up to
-#: three silent hours were observed between the last line of a trainer and the end of its launcher.
+#: three hours without output were observed between the last line of a trainer and the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
 #: Phases in which the run completes no steps.
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")
@@ -179,7 +179,7 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause may last, in seconds; at most `most`.
+        """Return the allowed duration of a pause in seconds, limited to `most`.
 
         The duration is based on earlier pauses that ended by themselves.
         """
@@ -188,9 +188,10 @@ class PhaseWaits:
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
         """Return the number of seconds without a sign of life after which the phase counts as stalled.
 
-        The result is 0 if no wait is known. An estimate from the spread of the waits is at most `cap`. If the
-        phase consists of `steps`, waits that ended when another phase began are not used for such an
-        estimate. The phase ends for many reasons, so these waits have no common distribution.
+        The result is 0 if no wait is known. An estimate from the spread of the waits is at most `cap`. If
+        `steps` is true, the phase consists of steps. In this case, waits that ended when another phase
+        began are not used for such an estimate, because a phase ends for many reasons, so these waits have
+        no common distribution.
         """
         return max(
             threshold_after(self.within, cap=cap, factor=factor, floor=floor),
@@ -207,7 +208,7 @@ class StallThresholds:
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: True if progress is known only from a log, which may omit activities
+        self.log_only = False  #: True if progress is known only from a log, which can omit activities
         self._stride = 1  # number of steps between two signs of progress (10 if a log shows every tenth step)
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # duration of the longest wait in the warm-up
@@ -439,8 +440,8 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # The fastest steps provide no information about the slowest steps. For example, a batch may have been
-    # loaded in advance. So short waits are replaced by a minimum.
+    # The fastest steps provide no information about the slowest steps. For example, a batch might have been
+    # loaded in advance. Therefore, short waits are replaced with a minimum.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
@@ -482,8 +483,8 @@ def longest_rare_wait(waits: Sequence[float]) -> float:
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
     """Return whether the waits are nearly equal, based on the ratio of the slowest wait to the median.
 
-    If `both_ends` is true, the ratio of the median to the fastest wait must also be small, because the
-    slowest of only a few waits can be near the median by chance.
+    If `both_ends` is true, the ratio of the median to the fastest wait must also be small. If only a few
+    waits are known, the slowest wait can be near the median by chance.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]

@@ -132,7 +132,7 @@ class Timeline:
         self.open_hits = {}
 
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which the number of steps reached `advances`; ``None`` if it never did."""
+        """Return the interval in which the number of steps reached `advances`, or ``None`` without one."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
@@ -273,7 +273,7 @@ def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) 
 
 
 class StepClock:
-    """Find the steps that were completed before or after a time or a line."""
+    """Finds the steps that were completed before or after a time or a line."""
 
     def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
         self._restarts = restarts
@@ -299,8 +299,7 @@ class StepClock:
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its source if the clocks of the steps and the line
-        differ.
+        """Return the number of steps below a line in its source, if steps and line have different clocks.
 
         The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
         the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,
@@ -318,9 +317,9 @@ class StepClock:
     def all_below(self, line: Line) -> int:
         """Return the number of steps below a line without a rank, if no step is above the line in its file.
 
-        Such a line is from a launcher, or from a command that ran before the training. So the line does not
-        show why the steps ended. Return 0 if the last step is near the line, because the launcher may have
-        written the line when the launcher ended.
+        Such a line is from a launcher, or from a command that ran before the training, so it does not show
+        why the steps ended. Return 0 if the last step is near the line, because the launcher might have
+        written the line when it ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:

@@ -336,7 +336,7 @@ class ProgressTracker:
 
     @property
     def last_loss(self) -> float | None:
-        """The latest loss of the run, which may be NaN.
+        """The latest loss of the run, which can be NaN.
 
         If the lines have no times, return the loss of the rank with the highest step. If several ranks
         reached this step, return the loss of the lowest rank.
@@ -437,8 +437,8 @@ class ProgressTracker:
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles a final message can mark the end of the training.
 
-        Steps must precede the line. If the line does not mention the training, no counter may be two or more
-        lines short of its total.
+        Steps must precede the line. If the line does not mention the training, each counter must be less
+        than two lines short of its total.
         """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
@@ -462,7 +462,7 @@ class ProgressTracker:
         A line that only resembles a final message is not sufficient.
 
         A counter that reached its total is not sufficient either if the counter can start again in another
-        epoch, or if the log shows no loss. Without a loss, the counter may not belong to a training run.
+        epoch, or if the log shows no loss. Without a loss, the counter might not belong to a training run.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:

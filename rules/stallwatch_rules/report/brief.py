@@ -13,7 +13,7 @@ from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return a report of at most five lines. If there are several `jobs`, a line for each of them follows."""
+    """Return a report of at most five lines. If there are several `jobs`, a line for each job follows."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
         found = jobtable.table(jobs, language)
@@ -40,7 +40,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield the place of an exception, the user's line of code that led to it, and advice for the user."""
+    """Yield the location of an exception, the innermost frame of the user's code, notes, and advice."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

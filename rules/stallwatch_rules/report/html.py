@@ -20,7 +20,7 @@ _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 _ENVIRONMENT = Environment(
     loader=PackageLoader("stallwatch_rules.report", "."), autoescape=True, trim_blocks=True
 )
-# A rule page may contain text from a log, so HTML and content that a browser would fetch are disabled.
+# A rule page can contain text from a log, so HTML and content that a browser would fetch are disabled.
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable("image")
 
 

@@ -93,7 +93,7 @@ def shown_name(job: JobSummary, language: str) -> str:
 
 
 def _cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the primary cause, or else the headline, if it reports a problem."""
+    """Return the rule of the primary cause, or else the headline, if the headline reports a problem."""
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule

@@ -117,7 +117,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return the place of the primary cause: its ranks, file, line, step, and time, if they are known."""
+    """Return the location of the primary cause: its ranks, file, line, step, and time, if known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -142,7 +142,7 @@ def _ranks_of_primary(primary: Primary, diagnosis: Diagnosis, language: str) -> 
         return rank
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return rank  # one rank was singled out: the last rank, or the rank that the others waited for
+        return rank  # one rank was singled out: the last rank, or the rank for which other ranks waited
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
@@ -225,7 +225,7 @@ def marked_frames(frames: Sequence[str]) -> list[str]:
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """Return the ranks that raised an exception, and the place of its first occurrence."""
+    """Return the ranks that raised an exception, and the location of its first occurrence."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -241,13 +241,13 @@ def next_steps(unknown: UnknownException) -> list[Text]:
 
 
 def nearest_line(unknown: UnknownException, language: str) -> str:
-    """Return text such as ``looks most like: cuda-oom``, or an empty string if no rule is similar."""
+    """Return text such as ``closest match: cuda-oom``, or an empty string if no rule is similar."""
     pages = ", ".join(page.rule for page in unknown.nearest)
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
 
 def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Return the level, count, ranks, and place of a new line."""
+    """Return the level, count, ranks, and location of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
         parts.append(f"{new.count} {word('times', language)}")
@@ -336,7 +336,7 @@ class Shown(NamedTuple):
     headline: str
     doubts: list[str]  #: notes that question the whole diagnosis; ``diagnosis.notes`` omits them
     note: str  #: evidence for the impact of the primary cause
-    where: str  #: place of the primary cause
+    where: str  #: location of the primary cause
     certainty: str  #: role, harm, and confidence of the primary cause
     others: list[tuple[Finding, str]]  #: the other findings, with the text that describes each finding
     facts: list[tuple[str, str]]  #: heading and text of each known fact

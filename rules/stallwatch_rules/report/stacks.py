@@ -1,6 +1,6 @@
 """Write the stacks of all threads of a stalled run as text, grouped by rank.
 
-Ranks whose stacks deviate from those of most ranks come first.
+Ranks whose stacks deviate from the stacks of most ranks come first.
 """
 
 from __future__ import annotations

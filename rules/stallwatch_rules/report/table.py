@@ -10,7 +10,7 @@ from stallwatch_rules.report import phrases
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
 
-_WIDEST = 40  # maximum width of the column of names; a verdict and its progress fit beside it on 80 columns
+_WIDEST = 40  # maximum width of the column of names; 80 columns then also fit a verdict and its progress
 
 
 def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tuple[str, str, str, str]]:
@@ -31,7 +31,7 @@ def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str
     lines = []
     if wide > _WIDEST and len(found) > 1:
         folders = [name.split("/")[:-1] for name, _ in found]
-        folder = "/".join([*os.path.commonprefix(folders), ""])  # noqa: RUF071 - it compares lists of words
+        folder = "/".join([*os.path.commonprefix(folders), ""])  # noqa: RUF071 - compares lists of words
         if len(folder) > 1:
             common = len(folder)
             lines.append(word("each-folder", language, folder=folder))

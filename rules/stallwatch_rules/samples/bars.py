@@ -145,7 +145,7 @@ def _from_torchtune(text: str) -> Found | None:
 
 
 def may_be_counted(text: str) -> bool:
-    """Return whether ``from_counted_bar`` may find a bar. This fast test rejects most lines."""
+    """Return whether ``from_counted_bar`` can find a bar. This fast test rejects most lines."""
     return " - " in text and "/" in text[:40] and "loss" in text
 
 

@@ -1,4 +1,4 @@
-"""Read all samples of a log. The result is the same as that of ``RowReader``, but reading is much faster.
+"""Read all samples of a log. The result is the same as with ``RowReader``, but reading is much faster.
 
 A log has many lines but few templates. Without its digits, a line usually equals an earlier line. The earlier
 line then shows that the line contains no sample, or shows which template can read the line. All other lines

@@ -1,6 +1,6 @@
 """Read dictionaries and JSON objects that trainers print.
 
-The formats are those of transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, and MLPerf.
+The formats are from transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, and MLPerf.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _LOGGER = lazy(
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
 # Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between
-# vertical bars, or before a colon at the start of the line. A text with more words may refer to the next
+# vertical bars, or before a colon at the start of the line. A text with more words can refer to the next
 # evaluation, or to both training and evaluation.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(
@@ -56,7 +56,7 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def with_zeroed_digits(text: str) -> str:
-    """Replace all digits in the text with zeros. This is ten times as fast for bytes as for a string."""
+    """Replace all digits in the text with zeros. The replacement in bytes is ten times as fast."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 

@@ -55,7 +55,7 @@ ROUNDS = "series rounds"
 ROWS = "series rows"  #: prefix of the names of series whose lines have no word for the counted unit
 
 #: Name of a series without a word for the counted unit, in a log that never mentions training. Such a series
-#: may be unrelated to training.
+#: might be unrelated to training.
 WEAK = f"{ROWS} alone"
 
 #: Prefixes of the names of series that are used as the steps of the run if no other series counts steps.
@@ -165,7 +165,7 @@ class _Stream:
 
     #: name of a series below epoch headings → its counts
     below: dict[str, _Below] = field(default_factory=dict)
-    head: list[str] | None = None  #: names of columns; the first name is that of a counter
+    head: list[str] | None = None  #: names of columns; the first name is the name of a counter
     head_at: int = 0  #: number of the line with the column names in ``head``
     metric_at: int = 0  #: number of the last line with a loss, a score, or a similar metric
     block: Sample | None = None  #: the latest sample from a line that contains only a counter
@@ -533,7 +533,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [n for n in measured if not n.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
-        return kind  # without a metric, the batches may not belong to training
+        return kind  # without a metric, the batches might not belong to training
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
@@ -564,7 +564,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 def _weak(words: Sequence[str], counter: Number) -> bool:
     """Return whether scores are the only metrics in a line.
 
-    Scores alone may not be from training. For example, games also print scores: ``player A score 9``.
+    Scores alone might not be from training. For example, games also print scores: ``player A score 9``.
     """
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)

@@ -221,7 +221,7 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 def _shape_of(token: bytes) -> bytes:
     """Return a regular expression for numbers with the same form as this number."""
     first, *others = (re.escape(part) for part in _NUMERALS.split(token))
-    # A number may have any number of digits after the decimal point.
+    # A number can have any number of digits after the decimal point.
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
 
 

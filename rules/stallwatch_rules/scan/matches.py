@@ -49,7 +49,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the match's period of `seconds` seconds; ``None`` if the match has no time."""
+        """Return the start of the period of `seconds` seconds that contains the match, or ``None``."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
@@ -80,7 +80,7 @@ class _Waiting(NamedTuple):
 
 
 class MatchScan:
-    """Scan one source for matches of rules.
+    """Scans one source for matches of rules.
 
     ``lead`` is the prefix of all lines. ``rank`` is the rank of the lines that do not contain a rank.
     """

@@ -109,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search the bytes around a match for informative lines, and for metrics that show the match's step."""
+    """Searches around a match for informative lines, and for metrics that show the step of the match."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -153,7 +153,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """For each rank, return the first and last segment in which a rule matches, as pairs (segment, rank).
+        """Return, for each rank, the first and last segment in which a rule matches, as (segment, rank).
 
         The rank is read at the start of the line. If the first segment of the rank in this section was
         returned by an earlier call, only the last segment is returned.

@@ -1,4 +1,4 @@
-"""Compile the patterns for a scan: the patterns of the rules in raw form, and those in ``signs.json``.
+"""Compile the patterns for a scan: the rules' patterns in raw form, and the patterns in ``signs.json``.
 
 The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely. More
 patterns would take more time, and fewer patterns would lose information. In ``watches``, ``before`` and
@@ -62,7 +62,7 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(kind.kind for kind in METRICS)
-#: For each pattern that finds metrics, the number of the kind of these metrics.
+#: For each pattern that finds metrics, the index of its kind in ``METRICS``.
 KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
 #: The kinds of metrics that show steps.
 COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)
@@ -75,7 +75,7 @@ class Target(NamedTuple):
     """
 
     page: RulePage
-    is_context: bool  #: True if the patterns are those of ``requires``
+    is_context: bool  #: True if the patterns are from ``requires``
     matcher: Matcher
 
     @property
@@ -110,7 +110,7 @@ class Hits(NamedTuple):
 
 
 class PatternScanner:
-    """Search chunks for patterns.
+    """Searches chunks for patterns.
 
     The scanner first searches for literals, and then searches for patterns only in segments with literals.
     """

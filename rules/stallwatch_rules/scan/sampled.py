@@ -1,8 +1,8 @@
 """Select the parts of a long log to read, based on the bytes of each chunk. Other lines are only counted.
 
 Reading a line takes thousands of times as long as searching it for patterns. Therefore, only informative
-lines are read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of
-the run, one line of each template that reports a problem, and an evenly spread part of the metrics. These
+lines are read: matches of rules and the lines around them, tracebacks, summaries, changes of the run's
+phase, one line of each template that reports a problem, and an evenly spread part of the metrics. These
 lines are read in the same way as the lines of a short log. The number of matches of each rule is exact,
 because frequent matches are counted without being read.
 """
@@ -32,13 +32,13 @@ _CHAIN = lazy(rb"During handling of the above exception|The above exception was 
 _MARKS = lazy(rb"\x01+")
 _CHAIN_LINES = 4  # number of lines after a traceback to search for the next traceback of a chain
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# Lines that can contain their rank, and lines that Stallwatch may have written, must be parsed.
+# Lines that can contain their rank, and lines that Stallwatch might have written, must be parsed.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
 # The usual prefixes of launchers. If a line has several prefixes, the last prefix is used.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not contain a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that might not contain a step
 
 
 class Skipped(NamedTuple):
@@ -72,7 +72,7 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scan the chunks of one source in order. The number of lines that are read per section is limited.
+    """Scans the chunks of one source in order. The number of lines that are read per section is limited.
 
     ``lead`` is the prefix of the source's lines (``lines.line_prefix``). ``heads`` are texts from the start
     of the source.

@@ -46,7 +46,7 @@ class Blame(msgspec.Struct, frozen=True):
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks that may include the culprit
+    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks that might include the culprit
     confidence: float = 0.0
 
 
@@ -90,17 +90,17 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = [rank for group in run.groups if group.condition == why for rank in group.ranks]
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # The launcher ended these ranks because it lost the connection to the silent host.
+                # The launcher ended these ranks because it lost the connection to the unresponsive host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(tuple(sorted(found)), why, (), AGREED)
     return None
 
 
 def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
-    """Blame ranks that took a different path than other ranks. Ranks on silent hosts are ignored.
+    """Blame ranks that took a different path than other ranks. Ranks on unresponsive hosts are ignored.
 
-    A silent host can make ranks wait, but cannot make the responding ranks contradict each other. Ranks that
-    wait for an adjacent pipeline stage are not blamed, because this stage can be on a silent host.
+    An unresponsive host can make ranks wait, but cannot make the responding ranks contradict each other.
+    Ranks that wait for an adjacent pipeline stage are not blamed, because this stage can be on such a host.
     """
     known = run.owner.keys()
     reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)
@@ -206,7 +206,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
     Only ranks that wait in a single process group are compared. With a backend that does not report the
-    operation, a rank may wait in any of several groups, so its group is unknown.
+    operation, a rank can wait in any of several groups, so its group is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -222,7 +222,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return ranks that are at the same place as other ranks but joined a different number of collectives.
+    """Return ranks that joined a different number of collectives than other ranks with the same activity.
 
     Only collectives in groups of the same kind are compared. First, ranks of the same pipeline stage are
     compared, because these ranks run the same program. Then, ranks of all stages are compared. The second
@@ -276,7 +276,7 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, in how many of the split groups it is in the smaller part.
+    """Count, for each rank, the split groups in which the rank is in the smaller part.
 
     Split groups in which the rank is in the larger part are subtracted.
     """
@@ -345,7 +345,7 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _completed_fewer(run: Run) -> tuple[int, ...]:
-    """Return ranks that completed fewer collectives of a group than its other members.
+    """Return ranks that completed fewer collectives of a group than the group's other members.
 
     A group is ignored if such ranks are not a small minority of the run.
     """
@@ -368,9 +368,9 @@ def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
 def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than the stacks of most ranks.
 
-    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places, so the
-    stacks are inconclusive. This does not apply if the ranks are `level`, which means that they joined the
-    same number of collectives in each group.
+    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places in the
+    code, so the stacks are inconclusive. This does not apply if the ranks are `level`, which means that
+    they joined the same number of collectives in each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for group in run.groups:
@@ -398,7 +398,7 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
 def _by_group(run: Run, ranks: set[int]) -> Blame:
     """Blame ranks based on the process group of `ranks`.
 
-    `ranks` wait at one place, while all other ranks wait at another place.
+    `ranks` wait at one place in the code, while all other ranks wait at another place.
 
     If `ranks` are a whole group, the collective of this group cannot complete. If `ranks` are most of a
     group, the other members of the group took a different path. If no groups are known, the smallest power of

@@ -34,8 +34,8 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
     """Return the diagnosis with a sentence about the stacks, and with the odd rank as the rank to inspect.
 
     If the run hangs for an unknown reason, the diagnosis gets the odd rank and advice that fits the stacks.
-    If a log shows the cause, the rank of the cause remains, because the odd rank may hang as a consequence of
-    this cause.
+    If a log shows the cause, the rank of the cause remains, because the odd rank might hang as a
+    consequence of this cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):

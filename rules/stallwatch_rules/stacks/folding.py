@@ -31,7 +31,7 @@ def fold(
 ) -> StallStacks:
     """Group the records of `ranks` by state.
 
-    The records were read at `time`. Reading them took `seconds`.
+    The records were read at `time`, and reading them took `seconds` seconds.
 
     The activity of a rank is derived from its stack, unless `doing` contains the activity.
     """

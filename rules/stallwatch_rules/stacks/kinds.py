@@ -3,7 +3,7 @@
 File names are paths in an installed package, with ``/`` as the separator. The function names do not include
 class names. The frames of a stack are searched from the innermost frame outward, and the first matching row
 is used. Rows of a later tier are used only if no row of an earlier tier matches. For example, a thread that
-waits for a queue may actually wait for data.
+waits for a queue might actually wait for data.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ _BUSY = 5 / 3
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
 CRITICAL = LONG  #: multiple of the floor after which "busy without progress" becomes critical
 _WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
-_FLOWS = 1024  # minimum bytes per second of an active save, load, or download; log messages cause fewer
-_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that processes files; printing causes fewer
+_FLOWS = 1024  # minimum bytes per second of an active save, load, or download; logging causes less traffic
+# minimum bytes per second of code that processes files; printing causes less traffic
+_WORKS_ON_FILES = 64 * 1024
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
@@ -86,7 +87,7 @@ class Ruling(msgspec.Struct, frozen=True):
     limit: float  #: seconds without a sign of life after which the stall is reported; `FOREVER` for a pause
     reason: Reason = ""
     rank: int | None = None  #: the rank for which the run waits
-    place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
+    place: str = ""  #: location in the user's code, such as ``train.py:42 in step``
     site: str = ""  #: key under which the duration of the wait is stored; empty if the duration is not stored
 
     def usual(self, period: QuietPeriod) -> float:
@@ -177,7 +178,7 @@ def run_ruling(
         return None
     inspected = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(inspected, silent=silent, world=world, ranks=ranks)
-    # A host whose ranks all wait may regard its ranks as the whole run.
+    # A host whose ranks all wait might regard its ranks as the whole run.
     undecided = ("others", None), ("behind", None)
     decided = [ruling for ruling in rulings if (ruling.reason, ruling.rank) not in undecided]
     if decided:
@@ -331,7 +332,7 @@ def _patience(
 def _site(doing: RankActivity) -> str:
     """Return a key for a call site.
 
-    It consists of the activity and the user's function that contains the call.
+    The key consists of the activity and the user's function that contains the call.
     """
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 

@@ -1,4 +1,4 @@
-"""Determine, from the stack of a rank, the operation of the rank and the line of user code that called it."""
+"""Determine, from a rank's stack, its operation and the line of user code that called the operation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stallwatch_rules.text.lazy import lazy
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
 _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
-# Kinds of activity in which the frames may not show that the rank waits in a collective.
+# Kinds of activity in which the frames might not show that the rank waits in a collective.
 _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "load")
 
 
 class RankActivity(msgspec.Struct, frozen=True):
-    """The activity of a rank, and its place in the code.
+    """The activity of a rank, and the rank's location in the code.
 
     `frames` are the frames of the thread that shows the activity.
     """

@@ -166,7 +166,7 @@ class StackGroup(msgspec.Struct):
     kind: Kind
     condition: Condition = "alive"
     what: str = ""  #: the operation of the ranks, such as ``all_gather`` or ``DataLoader.__next__``
-    place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
+    place: str = ""  #: location in the user's code, such as ``train.py:42 in step``
 
     #: Number of collectives that the ranks have joined, if this number differs between ranks.
     collective: int | None = None
@@ -200,5 +200,5 @@ class StallStacks(msgspec.Struct):
     layout: list[RankGroup] = []  #: the process groups that are known
     hosts: dict[str, str] = {}  #: host → ranks of the host as text; empty if there is only one host
     silent: list[str] = []  #: hosts of the run that do not respond
-    candidates: list[int] = []  #: ranks that may be the culprit, if it is uncertain which rank is the culprit
+    candidates: list[int] = []  #: ranks that might be the culprit, if the culprit is uncertain
     confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 if there is no result

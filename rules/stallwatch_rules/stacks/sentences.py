@@ -24,7 +24,7 @@ _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load")
 def sentence(stacks: StallStacks) -> Text:
     """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
-    If the run has several hosts, the sentence begins with the ranks to blame, and names the host of each.
+    If the run has several hosts, the sentence begins with the ranks to blame, and names their hosts.
     """
     if not stacks.groups:
         return ""
@@ -87,7 +87,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall with the ranks that hold up the run and their place, if known.
+    """Return the title of a stall with the ranks that hold up the run and their location, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -122,9 +122,9 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return the odd ranks and their place, such as ``rank 1 at train.py:30 in main``.
+    """Return the odd ranks and their location, such as ``rank 1 at train.py:30 in main``.
 
-    The text is empty if the place is unknown.
+    The text is empty if the location is unknown.
     """
     place = place_of(stacks)
     if not place or not stacks.odd:
@@ -133,7 +133,7 @@ def located(stacks: StallStacks) -> Text:
 
 
 def place_of(stacks: StallStacks) -> Text:
-    """Return the place of the ranks that hold up the run; empty if it is unknown or if there are several."""
+    """Return the location of the ranks that hold up the run; empty if it is unknown or not unique."""
     places = {group.place for group in suspects(stacks)}
     return placed(places.pop()) if len(places) == 1 else ""
 
@@ -188,7 +188,7 @@ def few_hosts(hosts: Sequence[str]) -> Text:
 
 
 def placed(place: str) -> Text:
-    """Return a place such as ``train.py:42 in step`` as a message."""
+    """Return a location in code, such as ``train.py:42 in step``, as a message."""
     at, found, function = place.partition(" in ")
     return message("stacks.place", at=at, function=function) if found else place
 
@@ -219,7 +219,7 @@ def _clause(group: StackGroup, who: Message) -> Message:
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
     if kind == "unknown" and group.place:
-        kind = "last"  # the place is from a flight recorder dump
+        kind = "last"  # the location is from a flight recorder dump
     if group.place and kind not in ("busy", "code", "last"):
         about.append(placed(group.place))
     if group.locked_out:

@@ -183,7 +183,7 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _may_wait(self, at: int, count: Collectives) -> bool:
-        """Return whether the ranks of a group may be waiting for a collective of this process group."""
+        """Return whether the ranks of a group might be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
@@ -213,7 +213,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes for which other nodes wait, and which do not wait for any node themselves."""
+        """Return the nodes for which other nodes wait, and that do not wait for any node themselves."""
         targets = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         waited_for = _reachable(targets, self.edges)
         return {node for node in waited_for if not self.edges.get(node)}

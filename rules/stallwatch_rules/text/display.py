@@ -43,7 +43,7 @@ def size_text(size: float) -> str:
 
 
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
-    """Return the place of a line in a log, with the line's text in the form that ``shown`` returns."""
+    """Return the ``Place`` record of a line, with the line's text in the form that ``shown`` returns."""
     return Place(
         line.rank, line.source, line.number, iso(line.time, zoned=line.zoned), step, shown(line.text, find)
     )

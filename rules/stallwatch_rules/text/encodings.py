@@ -63,7 +63,7 @@ def _mostly_sound(marked: str) -> bool:
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Guess the encoding: Western words usually have single non-ASCII bytes, and Chinese text has pairs."""
+    """Guess the encoding: non-ASCII bytes are single in most Western words, but paired in Chinese text."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 

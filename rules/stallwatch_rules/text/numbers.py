@@ -25,7 +25,7 @@ def duration(text: str) -> float | None:
 
     Examples: ``0:03:34``, ``2 days, 6:39:40``, ``10:27``, ``2h 3m 4s``.
     """
-    if text.replace(":", "").isdecimal():  # a faster way for the most common form
+    if text.replace(":", "").isdecimal():  # a faster method for the most common form
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():
@@ -38,6 +38,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase with the same length, so that all positions in it remain valid."""
+    """Return the text in lowercase with the same length, so that positions in the text remain valid."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -119,7 +119,7 @@ def mask_key_end(line: str) -> str:
 def is_key_line(line: str) -> bool:
     """Return whether a line is a full line of a private key.
 
-    The next line can then be the key's shorter end.
+    The next line can then be the shorter last line of the key.
     """
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
@@ -133,7 +133,7 @@ _KEY_END = lazy(
 
 
 def add_schemes(names: Iterable[str]) -> None:
-    """Mask the addresses of all chat services that Apprise supports. Call this after Apprise is loaded."""
+    """Mask the addresses of all chat services that Apprise supports. Load Apprise before this call."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -167,7 +167,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # A site's pattern may contain text that is not valid UTF-8.
+    # A site's pattern can contain text that is not valid UTF-8.
     return pattern.encode("utf-8", "surrogatepass")
 
 
@@ -288,7 +288,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether a text has letters in both cases. Tokens have both, but hashes and timestamps do not."""
+    """Return whether a text contains uppercase and lowercase letters, unlike hashes and timestamps."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -370,7 +370,7 @@ _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice shows at most the beginning of a token. A longer text may be a shortened secret.
+# ``hf_…`` in advice shows at most the beginning of a token. A longer text might be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 

@@ -31,28 +31,29 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Tags of signals whose reports do not contain a reason. Other lines of the log may contain the reason.
+#: Tags of signals whose reports do not contain a reason. Other lines of the log might contain the reason.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceback may be in another log
+UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in another log
 
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: Messages of shells, containers, and systemd that a signal ended a process. This process may be a helper.
+#: Messages in which shells, containers, and systemd report that a signal ended a process. This process can
+#: be a helper.
 _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
-#: Slurm's message about a task that failed by itself. The excluded exit codes are those of canceled tasks
-#: (SIGINT, SIGKILL, SIGTERM).
+#: Slurm's message about a task that failed by itself. Canceled tasks have the excluded exit codes (SIGINT,
+#: SIGKILL, SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Turn findings that are consequences of a failure into symptoms.
 
-    For example, Slurm cancels a step whose task failed, nodes lose their rendezvous with a node that died,
-    and a process crashes with a segmentation fault during its teardown. A report that a peer was lost is
-    never the reason why that peer crashed, even if the report comes before the crash.
+    Examples of such findings are Slurm's cancellation of a step after one of its tasks failed, a failed
+    rendezvous after a node died, and a segmentation fault during the teardown of a process. A report that a
+    peer was lost never explains the crash of this peer, even if the report comes before the crash.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
@@ -163,7 +164,7 @@ def _was_read(rank: int, run: Snapshot) -> bool:
 
 
 def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return the finding for a rank that exited early. It points to the launcher's line about the exit."""
+    """Return a finding for a rank that exited early, which points to the launcher's line about the exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]

@@ -149,7 +149,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if run.by_hand and not any(stream.curves.main for stream in run.streams.values()):
-        return  # a progress bar without a loss may count anything, such as the last tasks of a pool
+        return  # a progress bar without a loss can count anything, such as the last tasks of a pool
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
     if slow is not None or not paces:
@@ -242,7 +242,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        # If the log rounds its numbers, it may show a small learning rate as 0.
+        # If the log rounds its numbers, it can show a small learning rate as 0.
         if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
@@ -255,8 +255,8 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def _results(readings: Sequence[Reading]) -> list[float]:
     """Return the results of a run's evaluations, each result once, even if the log prints it several times.
 
-    A result counts as new if its step differs from that of the previous result, or if training continued
-    between the two.
+    A result counts as new if its step differs from the step of the previous result, or if training
+    continued between the two results.
     """
     return [
         reading.value

@@ -35,7 +35,7 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
 
-FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
+FAR = 500  #: maximum number of lines that follow a failure that ended the log
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # rule families for failures in one rank's work
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
@@ -121,7 +121,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark a finding as less certain if much output follows it, because it may not have ended the run.
+    """Mark a finding as less certain if much output follows it, because it might not have ended the run.
 
     Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """
@@ -181,8 +181,8 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     """Explain a SIGTERM that came after a failure: the launcher ended the other ranks because of the failure.
 
-    If no launcher ends the other ranks, the death of a rank may remain unnoticed until a user checks the run.
-    In this case, the rank's exception counts even if other ranks continued to train.
+    If no launcher ends the other ranks, the death of a rank can remain unnoticed until a user checks the
+    run. In this case, the rank's exception counts even if other ranks continued to train.
 
     Example: ``closing signal SIGTERM`` after ``torch.OutOfMemoryError`` is from the launcher.
     """
@@ -221,8 +221,8 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def signal_lines(streams: Streams) -> list[Line]:
     """Return the lines that report a signal, if they come after the last step and near the end of a stream.
 
-    The steps of all streams of a source count, because one rank may report the signal while the steps are in
-    lines without a rank. A few steps may follow such a line, because the rank completes its current step
+    The steps of all streams of a source count, because one rank can report the signal while the steps are
+    in lines without a rank. A few steps can follow such a line, because the rank completes its current step
     before it exits.
     """
     return [

@@ -62,7 +62,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
-        # The kernel counted an OOM kill, but the killed process may be a different one.
+        # The kernel counted an OOM kill, but it might have killed a different process.
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
@@ -79,7 +79,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Return whether the watched process itself was killed, not a child process whose end it reported."""
+    """Return whether the watched process itself was killed, rather than one of its child processes."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     status_signal = isinstance(how, Message) and how.has("run.status-signal")
@@ -91,7 +91,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
     """Return whether the process was killed on the observed host; ``None`` if this is unknown.
 
     The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed on only one
-    host and is not evidence about the others.
+    host and is not evidence about the other hosts.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):

@@ -2,7 +2,7 @@
 
 Training survives some failures, and programs handle others. For example, a reward function parses a model's
 answer, a data set skips unreadable lines, or a library tests whether another library is installed. Each of
-these programs may print the same traceback as a rank that fails. Only the later lines show whether the
+these programs can print the same traceback as a rank that fails. Only the later lines show whether the
 failure was handled.
 """
 
@@ -24,11 +24,11 @@ from stallwatch_rules.messages import message
 
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
-AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is uncertain
+AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
 FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
-SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an end from outside
+SCHEDULER = "scheduler-and-process"  #: family of rules for the consequences of an external stop
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -108,7 +108,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """
     exceptions, facts, context = now.exceptions, now.facts, run.context
     otherwise = run.by_hand or context.failed is False or context.kind not in ("", "failed", "unknown")
-    # While a run is running, its next line may show that the run continued.
+    # While a run is running, its next line can show that the run continued.
     running = context.now is not None and context.failed is None and not facts.stalled
     caused = any(finding.role == "cause" for finding in now.fatal)
     for finding in now.found:
@@ -123,8 +123,8 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
-            # The log may stop at this line although the run continued. A run may also survive a failure that
-            # it already survived once.
+            # The log can stop at this line although the run continued. A run can also survive a failure
+            # that it already survived once.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(finding, harm="fatal", judged=judged)
 
@@ -132,13 +132,14 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Mark findings in output during teardown as harmless, if a failure or a signal explains them.
 
-    After a failure, threads and child processes report that they lost the failed process, and destructors and
-    exit handlers fail. This output can appear long before that of the failure itself. If the main thread only
-    reports such a loss, the cause is the last thread or child process that died for another reason. A handled
-    exception did not end the run, unless the run is known to have died and no other finding shows why.
+    After a failure, threads and child processes report that they lost the failed process, and destructors
+    and exit handlers fail. This output can appear long before the output of the failure. If the main thread
+    only reports such a loss, the cause is the last thread or child process that died for another reason. A
+    handled exception did not end the run, unless the run is known to have died and no other finding shows
+    why.
 
     Example: if a thread raises ``ConnectionResetError`` and the main program raises ``ValueError``, the
-    latter ended the run.
+    ``ValueError`` ended the run.
     """
     noise = [
         finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
@@ -183,7 +184,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(finding, streams, context):
                 yield RemovedFinding(finding.rule)
-            # while a run is running, its next line may show that it continued
+            # while a run is running, its next line can show that it continued
             elif context.now is None or context.failed:
                 yield replace(finding, harm="fatal")
 
@@ -221,7 +222,7 @@ def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
 def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
-    Many steps may lie between two printed losses, so a single finite loss is weak evidence of a recovery.
+    Many steps can lie between two printed losses, so a single finite loss is weak evidence of a recovery.
     """
     if finding.followed < FORGOTTEN:
         return True
