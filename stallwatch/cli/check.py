@@ -126,14 +126,14 @@ def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
         return []
     if not below.whole:
         inputs.problems.append(
-            f"{path}: more than {MOST_NAMES:,} files and folders lie below it, the rest was not looked at;"
-            " name the checkpoint's own folder"
+            f"{path} contains more than {MOST_NAMES:,} files and folders, and the rest was not checked;"
+            " give the path of the checkpoint's own folder"
         )
     faults = check_checkpoint(path, below)
     count, foreign = find_files(path, below)
     others = f"{examples(foreign)}: neither zip archive nor pickle" if foreign else ""
     if not count and below.whole:
-        wanted = f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)"
+        wanted = f"{path}: no checkpoint file found (.safetensors, .bin, .pt, latest)"
         inputs.problems.append(f"{wanted}; {others}" if others else wanted)
     left_out = f", without {others}" if others else ""
     inputs.looked_at.append(f"{path} ({counted(count, 'file')}{left_out})")

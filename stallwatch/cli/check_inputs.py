@@ -95,7 +95,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
         inputs.looked_at.append(f"{file} (no DeepSpeed)")
     elif not parsed.diagnostics:
         inputs.problems.append(
-            f"{file}: holds no deepspeed_config; name accelerate's configuration or DeepSpeed's own"
+            f"{file}: no deepspeed_config found; give accelerate's or DeepSpeed's configuration file"
         )
 
 

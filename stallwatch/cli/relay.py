@@ -60,9 +60,8 @@ def relay(app: App, insecure: bool) -> None:
     guarded = settings.token or settings.server.token_file or settings.server.basic_auth_file
     if not insecure and not guarded and not is_own_address(settings.host):
         raise click.UsageError(
-            f"{settings.host} can be reached by others, who could write into your chats;"
-            " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file,"
-            " or say --insecure"
+            f"other people can reach {settings.host} and send messages to your chats; keep 127.0.0.1, set"
+            " [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file, or give --insecure"
         )
     keep_private(config["run.home"])
     store = open_incidents(config)

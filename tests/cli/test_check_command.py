@@ -140,7 +140,7 @@ def test_folder_without_a_checkpoint_does_not_pass(stallwatch, tmp_path: Path) -
     (tmp_path / "out" / "notes.txt").write_text("no weights")
     result: Result = stallwatch("check", "--checkpoint", "out")
     assert result.exit_code == 2
-    assert "out: holds no file of a checkpoint" in result.stderr
+    assert "out: no checkpoint file found" in result.stderr
     assert "garbage.bin: neither zip archive nor pickle" in result.stderr
     assert "No known problem was found" not in result.stdout
     (tmp_path / "out" / "old.pt").write_bytes(b"\x80\x02\x8a")  # start of a torch file before 1.6
