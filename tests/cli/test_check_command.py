@@ -174,7 +174,7 @@ def test_search_for_checkpoints_is_bounded(
     monkeypatch.setattr(checking, "listed", lambda *_, **__: few)
     result: Result = stallwatch("check", "--checkpoint", str(tmp_path / "home"))
     assert result.exit_code == 2
-    assert "name the checkpoint's own folder" in result.stderr
+    assert "give the path of the checkpoint's own folder" in result.stderr
 
 
 def test_configuration_that_transformers_reads_must_be_strict_json(

@@ -42,7 +42,7 @@ def test_relay_listens_publicly_only_with_a_token_or_an_explicit_option(
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
     result = stallwatch("relay", "--host", "0.0.0.0")
     assert result.exit_code == 2
-    assert "0.0.0.0 can be reached by others" in result.stderr and "--insecure" in result.stderr
+    assert "other people can reach 0.0.0.0" in result.stderr and "--insecure" in result.stderr
     with socket.create_server(("0.0.0.0", 0)) as taken:  # the command reaches the bind call
         port = str(taken.getsockname()[1])
         result = stallwatch("relay", "--host", "0.0.0.0", "--port", port, "--insecure")
