@@ -1,4 +1,4 @@
-"""Check the checkpoint of any program. File names show which files contain weights or states.
+"""Check a checkpoint, regardless of the program that wrote it. File names show which files to check.
 
 DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
@@ -196,10 +196,10 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the parts that a complete checkpoint has, one for each rank.
+    """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
-    The number of ranks is the larger of two numbers: the world size that the checkpoint records, and the
-    number that follows from the highest rank in the file names.
+    The number of data ranks is the larger of two numbers: the world size that the checkpoint records, and
+    the highest data rank in the file names plus one.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

@@ -2,9 +2,9 @@
 
 A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
 little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
-of the tensors, without gaps. This module does not use the safetensors library. That library rejects an
-invalid file without naming the invalid tensor, maps the whole file into memory, and is not always
-installed.
+of the tensors, without gaps. This module does not use the safetensors library, because that library is not
+always installed, maps the whole file into memory, and rejects an invalid file without naming the invalid
+tensor.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
@@ -32,7 +32,7 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
 #: Maximum number of bytes in a pickle. A pickle contains only names and sizes; other members of the archive
-#: contain the numbers.
+#: contain the values of the tensors.
 MAX_PICKLE = 32 << 20
 #: Number of bits per element, by data type (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several
 #: elements may share a byte.
@@ -47,7 +47,7 @@ _BITS = {
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # start of pickles in protocols 2 to 5
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # first bytes of a pickle by protocol
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: kind, device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}

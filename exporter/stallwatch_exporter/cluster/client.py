@@ -46,14 +46,14 @@ from stallwatch_exporter.cluster.wire import (
 )
 from stallwatch_exporter.settings import JoinSettings
 
-POST_SECONDS = 4.0  #: maximum seconds that a post may take
+POST_SECONDS = 4.0  #: maximum duration of a post, in seconds
 FIRST_PORT = 19402
 _PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of agents to remember, besides agents that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # maximum number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond before
+_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond earlier
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
 _SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again

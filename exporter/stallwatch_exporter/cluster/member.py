@@ -47,7 +47,7 @@ LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the las
 LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds that a ruling of all hosts stays valid, in addition to one beat
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
-_SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
+_SENDING_SECONDS = 10.0  # seconds after a change during which an agent posts often, until users are notified
 _SENDING_BEAT = 2.0
 
 
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: learned threshold; after a longer quiet time, stack snapshots decide
+    threshold: float | None = None  #: quiet time, in seconds, after which a stall is suspected
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
@@ -307,7 +307,7 @@ class Member:
             return max(LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if it is due, and let the coordinator within this agent work."""
+        """Post a report if it is due, and process the pending work of the coordinator within this agent."""
         if self.due_in() <= LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -410,7 +410,7 @@ class Member:
             return QUIET_BEAT_SECONDS  # otherwise, this silent host would soon be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
-        # The coordinator may end as soon as all hosts know which notifications were sent.
+        # The coordinator can end when all hosts know which notifications were sent.
         is_awaited = not self._is_known and self._clock() - self._changed_at < _SENDING_SECONDS
         return max(least, min(beat, _SENDING_BEAT) if is_awaited else beat)
 

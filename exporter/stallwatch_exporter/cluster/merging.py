@@ -265,8 +265,8 @@ class RunEpisodes(Episodes):
         The reported location is kept in these cases:
 
         * The stall is over.
-        * Later snapshots are less certain. A host that has lost its connection soon seems silent, and the
-          ranks that hang begin to end.
+        * The later snapshots are less certain. A host that has lost its connection soon seems silent, and
+          after a while, the ranks that hang end.
         * A silent host posts again while its ranks, possibly together with other ranks, wait in a
           collective. In this case, the connections between the ranks are broken.
         * All hosts that are silent now had posted their stacks. They lost their connection during the stall.

@@ -220,7 +220,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents on the same host and of the same account. The Unix socket is sufficient as a proof."""
+    """Gate for agents of the same account on the same host. The Unix socket is sufficient proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -340,7 +340,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender has closed the connection in the meantime."""
+        """Return whether the sender has already closed the connection."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:

@@ -163,7 +163,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(part, part.info.host_in_run) if part.info is not None else part for part in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for this one
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for `first`
         parts = [
             part._replace(stall=None, stacks=None)
             if part.stall is not None and opened(part.stall) > when(first)
@@ -396,7 +396,10 @@ def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
-    """Return the diagnosis as a failure with this cause, unless it is an interruption with the same rule."""
+    """Return the diagnosis as a failure with this cause.
+
+    An interruption with the same rule stays an interruption.
+    """
     same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
     if diagnosis.verdict == "interrupted" and same:
         return replace(diagnosis, primary=primary)

@@ -232,7 +232,7 @@ class Probe:
         self._write(self.clock())
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the file beside the ring.
+        """Write a text event to the file next to the ring.
 
         Most events with a repeated `key` are only counted.
         """

@@ -92,7 +92,7 @@ class Header(NamedTuple):
 
 
 class LayoutProblem(ValueError):
-    """The bytes are not a ring that this version can read."""
+    """Raised if the bytes are not a ring that this version can read."""
 
 
 def record_struct(fields: Sequence[str]) -> struct.Struct:

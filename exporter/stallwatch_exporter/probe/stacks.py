@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Suffixes of files beside ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
+#: Suffixes of files next to ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8

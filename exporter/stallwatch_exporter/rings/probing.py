@@ -30,7 +30,8 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
 _ORPHAN_SECONDS = 86400.0
-# This time is long, because a write through a mapping does not always update the file's time.
+# Age at which the folder of an agent in another container is removed. The limit is high, because a write
+# through a mapping does not always update the file's time.
 _FOREIGN_SECONDS = 30 * 86400.0
 _QUOTES = lazy(r"[\"\n\r\\]")
 
@@ -58,7 +59,7 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents. Running ranks keep their rings, because they have opened them."""
+    """Remove the folders of killed agents. Ranks that still run keep their ring files open."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
@@ -303,7 +304,7 @@ class Probing:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return the value with the secrets in its texts masked; `name` is its key.
+    """Return the value with the secrets in its texts masked; `name` is the key of the value.
 
     Each text is masked separately, because a mask in JSON can remove the quote that ends a text.
     """

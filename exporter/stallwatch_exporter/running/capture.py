@@ -180,7 +180,7 @@ class ByteQueue:
 
 
 class Pump:
-    """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
+    """Copy `source` to `target` and the queue until the source ends, or until it is empty after `finish`.
 
     The buffer is allocated at the start, so the output is still passed on if memory runs out.
     """
@@ -312,8 +312,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in
-            # the buffer are the important ones.
+            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. During a hang, the buffer
+            # would hold back the most important lines.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:

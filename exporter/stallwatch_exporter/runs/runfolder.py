@@ -43,10 +43,11 @@ _Folder = TypeVar("_Folder", str, Path)
 #: users, either merged with the incidents of other hosts or on its own.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Seconds of silence after which an agent on another host counts as gone. Agents write ``agent.json`` every
-#: few seconds. However, NFS may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
+#: Seconds without a new record after which an agent on another host counts as lost. Agents write
+#: ``agent.json`` every few seconds. However, NFS can cache a file for a minute (acregmax, nfs(5)), and the
+#: clocks of hosts can differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, which shares the clock and the NFS cache. It covers the
+#: The same limit for an agent on this host, which shares the clock and the NFS cache. The limit covers the
 #: time for which a disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
@@ -406,7 +407,7 @@ def by_start(
     previous agent of its host had ended. If its host had no previous agent, all other agents must have
     ended. An agent also belongs to the next start if it began more than `within` seconds after the previous
     agent. A job contains several starts only if the user's name or the launcher's address alone identifies
-    it.
+    the job.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
@@ -490,8 +491,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Return whether the agent still runs.
 
     If the agent's process ID belongs to this namespace, the function checks the process. A process ID from
-    another host, container, or boot can belong to any process on this host. In this case, the agent is
-    considered lost after `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the
+    another host, container, or boot can belong to any process on this host. In this case, the agent counts
+    as lost after `SILENT_SECONDS` without a new record, or after `SILENT_HERE_SECONDS` if its host has the
     name of this host.
     """
     if info.ended_at is not None:
@@ -577,7 +578,7 @@ def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """Create or reuse a folder in `parent` with the first free name; return it and whether it is new."""
+    """Create or reuse the folder with the first free name; return its path, and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

@@ -70,7 +70,7 @@ def sole_program(command: int | None) -> list[LocalRank]:
     """
     found = []
     for process in family(command):
-        with contextlib.suppress(psutil.Error, OSError):  # the process has ended in the meantime
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended after it was listed
             if _is_python(process):
                 found.append(LocalRank(0, process.pid, process.create_time()))
     alone = _outermost(found)

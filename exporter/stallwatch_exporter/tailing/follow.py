@@ -135,7 +135,7 @@ def tail_files(
 
 
 def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
-    """Return the diagnosis of the files as logs of a dead run; their timestamps are not shifted."""
+    """Return the diagnosis of the files as logs of an ended run; their timestamps are not shifted."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
 
     return diagnose_paths([*files.tailers], Options(catalogue))
@@ -171,8 +171,8 @@ class Follower:
     def step(self, changed: set[Path]) -> float:
         """Read the changed files; about once a second, read all files and call the agent's ``tick``.
 
-        Return the last time read from the clock. If the files contain much new content, the agent also ticks
-        while the files are read.
+        Return the last time read from the clock. If the files contain much new content, the method also
+        calls ``tick`` while it reads the files.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -231,7 +231,7 @@ _GATHER_SECONDS = 0.05  # changes within this time cause one wake-up, which limi
 
 
 class Waker:
-    """Wait for changes of the files in some folders; without inotify, wait only for the timeout."""
+    """Wait for changes to the files in some folders; without inotify, wait only for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}

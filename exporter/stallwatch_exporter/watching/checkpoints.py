@@ -201,7 +201,7 @@ class CheckpointWatch:
         unsure = waiting.kinds - self._known.keys()
         waiting.due = now + (SETTLED_SECONDS if waiting.open else SURE_SECONDS if unsure else RECHECK_SECONDS)
         again = self._waiting.setdefault(waiting.path, waiting)
-        if again is not waiting:  # the rank has announced the path again in the meantime
+        if again is not waiting:  # the rank announced the path again during the check
             again.found, again.sizes = [*again.found, *waiting.found], waiting.sizes
         return matches
 

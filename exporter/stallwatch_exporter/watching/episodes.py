@@ -235,8 +235,8 @@ def folded_episode(
         default=None,
     )
     opened = min(trouble.opened_at for trouble in troubles)
-    # No time may precede the opening, but a line can be read late, and its time can be ahead of the agent's
-    # clock.
+    # Do not let any time precede the opening. A line can be read late, and its time can be ahead of the
+    # agent's clock.
     updated = max(opened, *(trouble.updated_at for trouble in troubles))
     over = max(opened, *(trouble.resolved_at or trouble.updated_at for trouble in troubles))
     history = list(episode.history)

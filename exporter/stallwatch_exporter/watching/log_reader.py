@@ -31,7 +31,7 @@ _MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each
 _MEMORY_STEADY = 0.1  # memory use is steady up to this relative change
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-SUSPENDED_SECONDS = 10.0  #: a one-second wait that takes this long shows that the process was suspended
+SUSPENDED_SECONDS = 10.0  #: if a wait of one second takes this long, the process was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
@@ -62,7 +62,7 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: true after the command has ended, because silence is then not a stall
+        self.ended = False  #: true after the command has ended, because a lack of output is then not a stall
 
     def round(self) -> None:
         """Wait for the next tick, read at most one slice of the output printed until then, and tick."""

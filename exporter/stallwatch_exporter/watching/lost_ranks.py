@@ -63,14 +63,14 @@ class RankExits:
     """
 
     def __init__(self) -> None:
-        self.left: list[ExitedRank] = []  #: ranks that ended without an error before the others
+        self.left: list[ExitedRank] = []  #: ranks that ended without an error before the other ranks
         self.gone: list[LostRank] = []  #: ranks missing for longer than a run takes to end
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()  # ranks that ended without an error while others ran
+        self._ended: set[int] = set()  # ranks that ended without an error while other ranks ran
         self._ends: dict[int, list[float]] = {}  # times at which each rank ended in this program
-        self._others_then: dict[int, dict[int, int]] = {}  # steps of the others when a rank ended, by rank
+        self._others_then: dict[int, dict[int, int]] = {}  # steps of the other ranks when a rank ended
         self._beside: dict[int, frozenset[Path]] = {}  # other processes that ran when each rank was last seen
         self._down_since: dict[int, float] = {}
 
@@ -141,7 +141,10 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with code 0 without a report (``os._exit(0)``), if others failed."""
+        """Return the ranks that exited with code 0 but without a report, if any rank failed.
+
+        For example, a rank can call ``os._exit(0)``.
+        """
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
@@ -172,7 +175,7 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # longer than the 30 seconds of silence after which an unknown exception is reported
+_ERROR_SECONDS = 45.0  # an unknown exception is reported after only 30 seconds without output
 _BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
 
 

@@ -78,7 +78,7 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for the first new invalidation in a record, and the number of further ones."""
+        """Return a match for a record's first new invalidation, and the number of further invalidations."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)

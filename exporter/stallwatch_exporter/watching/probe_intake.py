@@ -64,7 +64,7 @@ class ProbeIntake:
         #: Callback that receives the rank, the step, and the times of the step.
         self.paced: Callable[[int, int, RankStep], None] = lambda *_: None
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by rank and series
-        #: By rank: the last record with a loss, and its count of skipped steps.
+        #: Number of the last record with a loss, and the count of skipped steps in this record, by rank.
         self._losses_until: dict[int, tuple[int, float]] = {}
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()

@@ -87,8 +87,8 @@ def accelerator_memory() -> dict[str, float]:
     """Return the allocator's statistics without a device query; empty while no accelerator is in use.
 
     The function reads the statistics in nested form, because ``memory_stats`` would flatten and sort more
-    than a hundred numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the
-    same).
+    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``; torch_npu
+    does the same).
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
