@@ -123,7 +123,7 @@ class Outbox:
         """Store the messages that `make` returns, and record their notifications, in a single transaction.
 
         Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another process
-        notified a chat of one of the incidents in the meantime. The caller must then call ``put`` again.
+        notifies a chat of one of the incidents at the same time. The caller must then call ``put`` again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:

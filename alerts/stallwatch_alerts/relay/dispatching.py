@@ -163,7 +163,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return a message about a group of incidents: the worst one in full, and titles of the others."""
+        """Return a message with the worst incident in full and the titles of the other incidents."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
