@@ -81,10 +81,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return all entries that match this person if they are in a list of viewers or operators."""
+    """Return all entries of a list of viewers or operators that would match this person."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # Ignore an unverified email address: a person can enter someone else's address at the provider.
+    # Ignore an unverified email address, because a person can enter someone else's address at the provider.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}

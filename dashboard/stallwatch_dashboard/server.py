@@ -23,8 +23,8 @@ _END_SECONDS = 10.0  #: longer than the starting process waits before it kills t
 def main() -> None:
     """Serve the pages until a signal arrives."""
     # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts may
-    # be able to write. Run it in this package's folder instead. It still reads the user's own files in the
-    # home folder.
+    # be able to write. Therefore, run Streamlit in this package's folder. Streamlit still reads the user's
+    # own files in the home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()

@@ -35,7 +35,7 @@ _FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of listed hosts; maximum l
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run as plain text. The code that draws it makes the text safe for Markdown."""
+    """The verdict on a run as plain text. The code that draws the verdict escapes the text for Markdown."""
 
     level: Level
     headline: str

@@ -55,7 +55,10 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes. plotly.js 2.28 and later read them; plotly.py 5.24 has 2.35."""
+    """Encode an array as base64 bytes.
+
+    plotly.js can read such arrays since version 2.28. plotly.py 5.24 contains plotly.js 2.35.
+    """
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):

@@ -77,7 +77,7 @@ _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
 _POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
 _RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
-SILENT_SECONDS = 60.0  #: an agent counts as gone if it is silent for this much longer than the others
+SILENT_SECONDS = 60.0  #: an agent that is silent for this much longer than other agents counts as gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -259,7 +259,7 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
 
 
 def _of_first_agent(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the agent that represents the run: the first that is not silent."""
+    """Return the rows of the agent that represents the run, which is the first agent that is not silent."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()

@@ -44,7 +44,7 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: first those of known ranks, ordered by rank, then all others.
+    """Return the log copies of a run, ordered by rank. Copies without a known rank come last.
 
     For a run on several hosts, `hosts` contains the host of each folder.
     """

@@ -125,7 +125,7 @@ class RunRow(Numbers):
 
     @property
     def ended_badly(self) -> bool:
-        """True if the run failed, or was stopped or left by its watch during a critical incident."""
+        """True if the run failed, or if it was stopped or its agent ended during a critical incident."""
         if self.state not in ("interrupted", "unwatched") or (last := self.incident) is None:
             return self.state == "failed"
         return last.severity == "critical" and last.began_as[0] != "ended"
@@ -367,7 +367,7 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the run's end or, if there is none, one that was not resolved before the end.
+    """Return the incident about the run's end, or else an incident that was not resolved before the end.
 
     If the end of the run is unknown, an incident that was closed because no agent was left also counts as
     unresolved.
@@ -382,7 +382,7 @@ def began(incident: Incident) -> float:
     if incident.kind == "stall":
         return incident.quiet_since
     primary = primary_of(incident)
-    # a time without a zone is not comparable with the agent's clock
+    # A time without a time zone cannot be compared with the agent's clock.
     if primary is not None and primary.time is not None and primary.time.endswith("Z"):
         with suppress(ValueError):  # the record may come from another program
             return min(incident.opened_at, parse_iso(primary.time))

@@ -37,7 +37,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
     """Return the points as a frame, sorted by rank, labels, and time; points without a rank are last.
 
-    If a series has several points at the same time, only the last one is kept.
+    If a series has several points at the same time, only the last point is kept.
     """
     order = sorted(series, key=series_order)
     parts = [

@@ -161,7 +161,7 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _present_agents(self, run: str) -> set[str]:
-        """Return the agents of the run that are not silent. The first one represents the run."""
+        """Return the agents of the run that are not silent. The first of them represents the run."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         return {agent for agent, seen in agents.items() if seen >= since}

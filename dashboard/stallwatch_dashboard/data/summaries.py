@@ -36,7 +36,7 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
+        """Add the next loss. If there are too many losses, drop every second loss to preserve the curve."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -158,7 +158,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix times of the last progress, and of the moment at which its absence becomes a stall."""
+    """Return the time of the last progress, and the time at which a lack of progress becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds

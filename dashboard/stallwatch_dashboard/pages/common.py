@@ -57,9 +57,9 @@ def leave_fragments() -> None:
     """Prevent further reruns of this page's fragments. Call this function before another page is drawn.
 
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
-    request would arrive after the new page, with the last page's address. The browser would then return to
-    that address, or report a "Bad delta path index" and draw nothing. A click that the browser still reports
-    would also be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
+    request would arrive after the new page, with the address of the previous page. The browser would return
+    to that address, or report a "Bad delta path index" and draw nothing. A click that the browser still
+    reports would be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
     Streamlit does not rerun a fragment that is not stored (AppSession.request_rerun).
     """
     if (context := get_script_run_ctx()) is not None:
@@ -152,7 +152,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the browser's time zone. If it is unknown, return None, which stands for this host's zone."""
+    """Return the browser's time zone. If it is unknown, return None, which means this host's time zone."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
