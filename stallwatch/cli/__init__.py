@@ -47,7 +47,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write r
 class StallwatchGroup(Group):
     """A group that imports a command only when the command is called.
 
-    It prints each error as one message on stderr.
+    The group prints each error as one message on stderr.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

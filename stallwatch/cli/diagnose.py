@@ -272,7 +272,7 @@ def _baseline(
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
-        return None, problems  # without lines, there is no baseline; the problems give the reason
+        return None, problems  # without lines, there is no baseline; the problems contain the reason
     if verdict not in TRAINS:
         print_notice(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"

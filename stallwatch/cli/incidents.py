@@ -313,7 +313,7 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; if neither exists, return the IDs of all."""
+    """Return the only incident, or the only open incident; if neither exists, return all IDs."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

@@ -90,8 +90,8 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
     notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
-    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is that of the command, unless
-    --fail-on-finding is given.
+    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is the exit code of the command,
+    unless --fail-on-finding is given.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 

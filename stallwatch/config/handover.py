@@ -104,7 +104,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether the key controls access to the servers. A mistake in it must not grant access."""
+    """Return whether the key controls access to the servers, so that a mistake must not grant access."""
     return key.partition(".")[0] == "server"
 
 

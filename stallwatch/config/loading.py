@@ -59,7 +59,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration, with its place, its reason, and its fix."""
+    """A problem with the configuration, with its location, its reason, and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -302,10 +302,10 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Yield the place of each table and key in the lines of a TOML file.
+    """Yield the location of each table and key in the lines of a TOML file.
 
-    A place consists of the line number, a flag that is True for a table's header, and the parts of the full
-    name.
+    A location consists of the line number, a flag that is True for a table's header, and the parts of the
+    full name.
     """
     table: list[str] = []
     for number, line in enumerate(lines, 1):

@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its cont
 
 
 class Untrusted(Exception):
-    """Raised if a file at a default path must not be read; the message gives the reason."""
+    """Raised if a file at a default path must not be read; the message contains the reason."""
 
 
 def read_if_trusted(path: Path) -> bytes:
