@@ -28,7 +28,7 @@ class Target:
     """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers get more inputs.
 
     ``size`` returns the effective size of an input. The time of the input is compared with this size. By
-    default, it is the number of bytes.
+    default, the size is the number of bytes.
     """
 
     name: str
