@@ -40,7 +40,8 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     The command does not stop any process or disturb a running agent. To read ranks without a probe, it uses
     py-spy.
 
-    Exit code: 0 if the command names no rank, 1 if a rank blocks other ranks, 2 if no rank could be read.
+    Exit code: 0 if nothing seems to block the run, 1 if a rank or another cause blocks the run, 2 if no rank
+    could be read.
     """
     from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 
