@@ -404,7 +404,7 @@ class Trial:
         ended = self.note.exists()
         if self.killed:
             if not ended and not printed and not output:
-                return  # killed before the command started, so there was no training
+                return  # the agent was killed before the command started
             code = int(self.note.read_text().split()[1]) if ended else None
         if self._was_stopped:
             untouched = bare.stdout.startswith(printed)

@@ -28,7 +28,7 @@ class Engine:
     """DeepSpeed engine for a small network, with a method for its training steps."""
 
     def __init__(self, stage: int) -> None:
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise DeepSpeed compiles it
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise, it would be compiled
         deepspeed.init_distributed(dist_backend="gloo", timeout=timedelta(minutes=30))
         torch.manual_seed(0)
         self.net = Net()

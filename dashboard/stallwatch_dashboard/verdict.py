@@ -237,7 +237,7 @@ def _with_incident(
     if stacks is not None and is_located(stacks):
         note = without_sentence(note, "diagnosis.nothing-says-why")
         if incident.rule == SILENT_HANG and not stacks.odd and place_of(stacks):
-            # The first fix already names the place, so the title and the place sentence do not repeat it.
+            # The first fix already names the position in the code, so the title and the place do not.
             title, place = reader.render(bare_title(cause.title)), ""
     if stacks is not None and stacks.file:
         fixes.append(message("diagnosis.all-stacks", file=stacks.file))

@@ -97,7 +97,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     try:
         check_address_space()
-        # Report mistakes in the configuration, but start the training in spite of them.
+        # Report mistakes in the configuration, but start the training anyway.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:

@@ -303,7 +303,7 @@ class TerminalSink:
             return
         self._shown.add(key)
         page = self._catalogue.pages.get(incident.rule)
-        notice = incident_notice(incident, self._language, page, ending=False)  # the final report shows it
+        notice = incident_notice(incident, self._language, page, ending=False)  # the report shows the end
         message = Message(*map(with_originals, (notice.message.title, notice.message.text)))
         self._worker.put((message, _COLOURS[notice.level]))
 

@@ -89,7 +89,7 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
-    #: Files and folders ignored because other accounts can write them.
+    #: Files and folders that are ignored because other accounts can write them.
     ignored: list[ConfigError] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
     lines: Sequence[str] = field(default=(), repr=False)  #: lines of the configuration file

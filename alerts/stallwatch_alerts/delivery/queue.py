@@ -29,7 +29,7 @@ _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # time for another agent to record the escalation that it took over
+_TAKEN_OVER_SECONDS = 10.0  # seconds in which another agent can record an escalation that it took over
 
 
 class DeliveryQueue:

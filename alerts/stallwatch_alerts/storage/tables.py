@@ -136,7 +136,7 @@ CLUSTER_REPORTS = Table(
     Column("version", Integer, nullable=False),  # format version of `report`
     Column("updated_at", Float, nullable=False),
     Column("report", LargeBinary, nullable=False),  # binary JSON, independent of the database's encoding
-    Column("refused", String(1000), nullable=False, server_default=""),  # reason why it was not merged
+    Column("refused", String(1000), nullable=False, server_default=""),  # reason for the refusal
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 

@@ -113,7 +113,7 @@ class _Metric:
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
-    shown: tuple[int, int, Points] | None = None  # last call: points in file, limit, result
+    shown: tuple[int, int, Points] | None = None  # last call: points in the file, limit, and result
 
     def fold(self) -> None:
         if self.fresh:

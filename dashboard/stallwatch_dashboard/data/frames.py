@@ -45,7 +45,7 @@ class RunFrames:
     warnings: pd.DataFrame = field(default_factory=empty)  #: number of warnings up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
     hosts: Mapping[int, str] = field(default_factory=dict)  #: host of each rank, if the run has several hosts
-    seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of life of each host
+    seen_at: Mapping[str, float] = field(default_factory=dict)  #: time of each host's last sign of life
     phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
     last_step_at: float | None = None

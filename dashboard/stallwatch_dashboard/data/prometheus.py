@@ -92,7 +92,7 @@ class Departed:
         self._questions = questions
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
-        self._seen: dict[str, float] = {}  # the last sign of life of each run
+        self._seen: dict[str, float] = {}  # time of each run's last sign of life
         # The exact time of the last sign of life, by run and by its last time in a coarse query.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life

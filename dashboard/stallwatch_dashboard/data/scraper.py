@@ -58,7 +58,7 @@ class Scraper:
         keep_days: int = 30,
         clock: Callable[[], float] = time.time,
         get: Callable[[str, str], str] = fetch,
-        server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
+        server: ServerSettings = ServerSettings(),  # noqa: B008 - the default is frozen
     ) -> None:
         """Create the scraper. It sends agents the first credential in the files that `server` names."""
         self._store = store

@@ -211,8 +211,8 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        If nothing was scraped, the numbers come from the log copies (if `whole`) or, faster, from the
-        diagnosis.
+        If nothing was scraped, the numbers come from the log copies (if `whole` is true) or, faster, from
+        the diagnosis.
         """
         info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None

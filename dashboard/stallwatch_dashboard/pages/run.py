@@ -159,7 +159,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     span = _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # the heat map of all hosts comes first, then that of the selected host
+    if is_folded(found.hosts):  # the selected host has a second heat map, below the first
         maps = [chart for chart in ready if chart.key == "lag"]
         maps += [ranks_of_host(host)] if host else []
         ready = maps + [chart for chart in ready if chart.key != "lag"]

@@ -38,7 +38,7 @@ _PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\
 _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
-#: Kinds of faults that have their own explanation.
+#: Kinds of faults that have their own explanation. All other kinds share one explanation.
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")
 MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
 _REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`

@@ -48,7 +48,7 @@ _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # first bytes of a pickle by protocol
-_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: kind, device, and key
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: "storage", device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
@@ -211,7 +211,7 @@ class PickleFacts(msgspec.Struct):
     """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
 
     tensors: int = 0
-    empty: list[str] = []  #: known names of tensors with shape [0]
+    empty: list[str] = []  #: names of tensors with shape [0], if the names are known
     keys: set[str] = set()  #: keys of the storages that the pickle references
     numbers: dict[str, int] = {}  #: world sizes that DeepSpeed recorded
 

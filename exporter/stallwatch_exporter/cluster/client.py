@@ -311,7 +311,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # remove old ports of restarted agents
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # forget the old ports of restarted agents
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 

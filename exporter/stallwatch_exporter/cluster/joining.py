@@ -26,7 +26,7 @@ from stallwatch_exporter.stacks.local_ranks import rank_environ
 #: Function that opens a transport other than HTTP, such as PostgreSQL. The transport calls `Merges.step`
 #: itself while it merges.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # seconds without a response until other agents consider the merging agent lost
+_ENGINE_SECONDS = 8.0  # seconds without a response after which the merging agent counts as lost
 
 
 class Joining:

@@ -132,7 +132,7 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # open incidents, and closed ones that may be unreported, by ID
+        self._mine: dict[str, Incident] = {}  # open incidents and unreported closed incidents, by ID
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply

@@ -324,7 +324,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # no program responds, or another program or an agent of another run
+                    continue  # no program responds, or the program is not an agent of this run
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:

@@ -160,7 +160,8 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(HTTPStatus.NOT_FOUND)  # no notice: agents also try the ports of other runs
+                # Print no notice, because agents also try the ports of other runs.
+                return Response(HTTPStatus.NOT_FOUND)
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)

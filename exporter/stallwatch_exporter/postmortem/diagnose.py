@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 _ENDS_OPEN = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere", "diagnosis.ends-in-evaluation")
 OUT_OF_TIME = ("diagnosis.out-of-time", "diagnosis.out-of-time-size")
-_NAMED = 3  # number of skipped files that a note names
+_NAMED = 3  # maximum number of skipped files that a note names
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Recorded(NamedTuple):
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: a watched run's seconds without progress, and its threshold
+    quiet: tuple[float, float] | None = None  #: seconds without progress and threshold, if still watched
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end

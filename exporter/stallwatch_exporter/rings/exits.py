@@ -26,7 +26,7 @@ from stallwatch_rules.files import is_own
 MOST_WATCHED = 256  #: maximum number of watched processes; each needs a descriptor
 _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
-_INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
+_INFO = struct.Struct("=QQ11Ii")  # fields: mask, control group, other numbers, and exit code
 _INFO_EXIT = 1 << 3
 _EXIT_CODE = 49  # index in the fields after the process name, counted from 0
 
@@ -60,7 +60,7 @@ class Exits:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # without a free descriptor or thread, the code stays unknown
+        except (OSError, RuntimeError):  # without a free descriptor or thread, the exit code stays unknown
             os.close(fd)
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class RingReader:
         self._shown = b""  # bytes of the draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
-        self.dropped_records = 0  #: records that the writer itself could not write
+        self.dropped_records = 0  #: number of records that the writer itself could not write
         self.dropped_events = 0
         self.faults = 0
 

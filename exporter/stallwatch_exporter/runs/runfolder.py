@@ -132,7 +132,7 @@ class RunFolder:
         self.problem: str | None = None  #: reason why nothing is stored, or None
         self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
         self.failed_writes = 0
-        self.reported_until = math.inf  #: limit for incidents of earlier agents; see `reported_until()`
+        self.reported_until = math.inf  #: time until which changes of earlier agents count as reported
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written

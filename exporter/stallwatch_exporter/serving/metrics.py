@@ -175,7 +175,7 @@ class RunMetrics:
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Set gauges from the numbers in one log line or, if `hooked`, from a rank's probe."""
+        """Set gauges from the numbers in a log line or, if `hooked` is true, from a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):

@@ -32,7 +32,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
     answers: list[RankAnswer]  #: answers of the ranks; empty if this host has no ranks
     stacks: StallStacks | None = None
-    suspended: bool = False  #: true if the command's control group is frozen or all its processes stopped
+    suspended: bool = False  #: true if the command's control group is frozen or all processes are stopped
     unanswered: str = ""  #: reason why no rank could be queried
 
 

@@ -50,7 +50,9 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program (if `well`, an end without an error).
+    """Return whether the rank reported the end of its program.
+
+    If `well` is true, consider only an end without an error.
 
     The process of the rank can continue for a while after this report.
     """

@@ -69,7 +69,8 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # no variables: this shell may not belong to the run's job
+    # Ignore the variables of this shell, because the run may belong to another job.
+    identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -256,7 +257,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # folder removed, or too many watches; the slow poll reads the files of this folder
+                continue  # the folder was removed, or no watch is left; the slow poll reads its files
             self._folders[folder] = watch
             self._names[watch] = folder
 

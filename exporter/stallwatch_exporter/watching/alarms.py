@@ -59,7 +59,7 @@ class Pending:
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the matches that are due (or all if `everything`), each with its rule."""
+        """Remove and return the due matches (all matches if `everything` is true), each with its rule."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -78,10 +78,10 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, to ignore a single slow step
+_DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, so that one slow step is ignored
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
-_COMPARED_SECONDS = 60.0  # maximum seconds of this wait
+_COMPARED_SECONDS = 60.0  # maximum seconds to wait for a slow rank
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 

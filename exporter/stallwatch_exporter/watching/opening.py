@@ -135,7 +135,7 @@ MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginn
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
-_APART = 60.0  # seconds; a slow writer causes a smaller difference, and a missing time zone a larger one
+_APART = 60.0  # seconds; a missing time zone causes a larger difference, but a slow writer does not
 _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its granularity, in seconds
 
 

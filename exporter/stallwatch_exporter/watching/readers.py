@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that `data` completes; if `fresh`, `data` does not continue earlier data."""
+        """Return the lines that `data` completes; if `fresh` is true, `data` begins with a new line."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:

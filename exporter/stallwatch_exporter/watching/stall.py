@@ -60,7 +60,7 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
         self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
-        self.sighted = False  #: true once stack snapshots gave a result
+        self.sighted = False  #: true once stack snapshots have produced a result
         self.spell = 0  #: number of the quiet period; each sign of life begins a new period
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
