@@ -516,7 +516,7 @@ class Trial:
         self.problems.append(f"lost in silence: {why}")
 
     def _recorded(self) -> list[Any]:
-        """Return the incidents that the agent recorded, except those of severity "info"."""
+        """Return the incidents that the agent recorded, except incidents of severity "info"."""
         found = []
         for folder in self.home.glob("runs/trial*"):
             found += [item for item in folded(read_journal(folder)) if item.severity != "info"]

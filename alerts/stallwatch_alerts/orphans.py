@@ -97,7 +97,7 @@ def _resolved(home: Path, key: str) -> set[str]:
 def _close(
     home: Path, folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]
 ) -> list[Incident]:
-    """Close the incidents of one agent, except those that another agent of the run has resolved."""
+    """Close the incidents of one agent, except incidents that another agent of the run has resolved."""
     of_all_hosts = bool(info.key)
     left = [
         msgspec.structs.replace(left_open(orphan, info), updated_at=now)

@@ -78,7 +78,7 @@ class OperatorActions:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident, and withdraw its escalations; return False if it does not exist."""
+        """Acknowledge the incident and withdraw its escalations; return False if it is not stored."""
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:

@@ -121,7 +121,7 @@ def seconds_for(target: Target, data: bytes) -> float:
 
 
 def described(error: BaseException) -> str:
-    """Return a description of the exception, and the innermost place in Stallwatch that raised it."""
+    """Return a description of the exception, with the innermost code location in Stallwatch."""
     place, frame = "", error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename

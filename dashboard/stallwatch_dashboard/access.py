@@ -28,7 +28,7 @@ class Login:
     client_secret: str = field(default="", repr=False)
     cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; generated if empty
     viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml``, or ``*``
-    #: Entries like those of `viewers`; operators need not be listed as viewers.
+    #: Entries in the same format as `viewers`. Operators do not have to be listed as viewers, too.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")

@@ -137,7 +137,7 @@ def describe_state(incident: Incident, reader: Reader) -> str:
 
 
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
-    """Return the title of the incident's cause, with the rank and place.
+    """Return the title of the incident's cause, with the rank and the position in the code.
 
     If the cause is unknown, return the exception. If there is no exception, return a phrase for an unknown
     cause.

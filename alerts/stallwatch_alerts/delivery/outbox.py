@@ -463,7 +463,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time at which the chat accepted its last message; 0 if it accepted none."""
+    """Return the time at which the chat accepted its last message; 0 if it accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

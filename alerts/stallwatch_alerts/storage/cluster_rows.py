@@ -140,7 +140,7 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Close the connection, which releases its lock, and forget the notifications received through it."""
+        """Close the connection, which releases its lock, and drop the notifications that it received."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:

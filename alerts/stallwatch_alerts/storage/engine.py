@@ -125,7 +125,8 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
     If several connections open a new file simultaneously, SQLite refuses some of them immediately, regardless
-    of `busy_timeout`, because two connections that read the file cannot wait for each other to unlock it.
+    of `busy_timeout`. The reason is that two connections that read a file cannot wait for each other to
+    unlock the file.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:

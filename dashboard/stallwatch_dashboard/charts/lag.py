@@ -151,7 +151,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Return the number of steps by which each row lags. The value of a host is that of its slowest rank."""
+    """Return the number of steps by which each row lags. A host lags as much as its slowest rank."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")

@@ -149,7 +149,10 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Bind this host's socket; return whether this agent now posts for the host. Raises `OSError`."""
+        """Bind this host's socket; return whether this agent now posts for the host.
+
+        Raises `OSError` if binding fails.
+        """
         bound = host.bind(name)
         if bound is None:
             return False
@@ -239,7 +242,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent; if it redirects to another agent, post them to that agent."""
+        """Post the reports to an agent. If the agent redirects, post the reports to the other agent."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))

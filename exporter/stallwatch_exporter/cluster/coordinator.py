@@ -81,7 +81,7 @@ class _Agent:
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
     def update(self, report: AgentReport, now: float, wall: float) -> None:
-        """Replace the agent's report with a newer one."""
+        """Replace the agent's report with a newer report."""
         if report.ranks != self.report.ranks:
             self.ranks = ranks_in(report.ranks)
         self.report, self.at, self.lost, self.closed = report, now, False, False
@@ -479,7 +479,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents; if several agents claim the same rank, return only the one that started last."""
+        """Return the agents. Of several agents that claim the same rank, return only the newest agent."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:

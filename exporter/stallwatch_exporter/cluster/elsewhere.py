@@ -170,7 +170,7 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return the index of the program that the launcher starts, or the number of words if it is unknown."""
+    """Return the index of the program that the launcher starts, or the number of words if none is found."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 

@@ -309,7 +309,7 @@ class RunEpisodes(Episodes):
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
-    """Return the snapshot whose location is more certain: the reported one, or the newer one."""
+    """Return the snapshot with the more certain location: either `before`, which was reported, or `now`."""
     is_lost_later = is_same_stall and (_is_lost_later(before, now) or _is_out_of_sight(before, now))
     if is_lost_later and before.why != "unreachable":
         return msgspec.structs.replace(before, silent=now.silent)

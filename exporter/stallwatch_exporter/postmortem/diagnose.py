@@ -99,7 +99,7 @@ class RunResult(NamedTuple):
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose their run.
 
-    Inputs that cannot be read are listed as problems; the others are diagnosed.
+    Inputs that cannot be read are listed as problems; all other inputs are diagnosed.
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):

@@ -150,7 +150,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: 2 if in trouble, 1 if it has training output, otherwise 0."""
+    """Return a job's priority in the report: 2 with a problem, 1 with training output, otherwise 0."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

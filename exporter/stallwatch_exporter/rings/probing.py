@@ -197,7 +197,7 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes that ran at the last call have ended, even if others have started."""
+        """Return whether all processes of the last call have ended, even if new processes have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 

@@ -261,7 +261,7 @@ class _Answer(io.BufferedIOBase):
             for size in self._server.pieces(self._peer, len(rest)):
                 self._connection.sendall(rest[:size])
                 rest = rest[size:]
-        # wsgiref prints a traceback for all errors except those of a connection without TLS. Therefore,
+        # wsgiref prints a traceback for every error except errors of connections without TLS. Therefore,
         # replace TLS errors.
         except ssl.SSLError as error:
             raise BrokenPipeError from error

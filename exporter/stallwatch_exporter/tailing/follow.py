@@ -60,7 +60,7 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
-    With `once`, the diagnosis and the returned exit code are those of ``stallwatch diagnose``. Otherwise,
+    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise,
     the existing content of the files counts as history: the agent learns the thresholds from it, and prints
     a summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
     second tail with the same `name` continues where the first tail stopped.

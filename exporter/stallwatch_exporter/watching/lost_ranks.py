@@ -1,4 +1,4 @@
-"""Detect ranks that end while others continue, and open incidents for them before a stall follows.
+"""Detect ranks that end while other ranks continue, and report them before a stall follows.
 
 A rank that ends without an error can be normal, because the last ranks of a run may save, merge, or upload.
 Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks make
@@ -58,8 +58,8 @@ class RankExits:
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
     without it, or if its process was never seen. Once any rank has completed a step, only ranks with steps
-    are considered, because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob),
-    and the launcher waits for the other hosts when its ranks are gone.
+    are considered. The reason is that the pod of a launcher can have a rank number of its own (Kubeflow's
+    PyTorchJob), and that the launcher waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
