@@ -179,7 +179,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # an agent without chats leaves this to an agent that has chats
+        if self._chat is not None:  # without chats, the incidents remain for an agent that has chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on)
 

@@ -64,7 +64,7 @@ class Answer:
 class Line:
     """The connection options that an Apprise URL can contain."""
 
-    verify: bool = True  #: ``?verify=no``: accept any certificate
+    verify: bool = True  #: false (``?verify=no``) to accept any certificate
     timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``) and to respond (``?rto=``)
     redirects: bool = False
 

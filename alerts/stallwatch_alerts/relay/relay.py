@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-_STUCK_SECONDS = 180.0  # a sender that has not read the outbox for this long is stuck in an attempt
+_STUCK_SECONDS = 180.0  # seconds without reading the outbox after which a sender counts as stuck
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
 _INCIDENTS = 200  # maximum number of incidents to read for one run, newest first

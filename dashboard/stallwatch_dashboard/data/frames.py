@@ -74,10 +74,10 @@ class RunFrames:
 _FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_factory is empty)
 #: Metrics whose values are reported with a step, not between steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
-_LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
+_LATE_SECONDS = 3.0  #: maximum seconds between a step and the scrape of its numbers
 _POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
 _RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
-SILENT_SECONDS = 60.0  #: an agent that is silent for this much longer than other agents counts as gone
+SILENT_SECONDS = 60.0  #: an agent that is silent for this many seconds longer than other agents is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 

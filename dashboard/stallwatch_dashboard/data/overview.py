@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the same minimum if no step was measured, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # the same limit without measured steps, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 _NEAR_END = 0.9  # if the last logged step is past this share of all steps, it can be the run's last step

@@ -234,7 +234,8 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         with right:
             if fixes:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(fixes[:_FEW_FIXES]))  # in full, because any sentence can name the action
+                # Do not shorten the fixes, because any sentence can name the action.
+                st.markdown(numbered(fixes[:_FEW_FIXES]))
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))

@@ -38,8 +38,8 @@ from stallwatch_dashboard.verdict import name_hosts, rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: numbers up to this age are shown without their age
-_LAST_WORDS_SECONDS = 15.0  #: maximum delay of a run's last numbers, lines, and incidents after its end
+_FRESH_SECONDS = 4.0  #: numbers up to this age, in seconds, are shown without their age
+_LAST_WORDS_SECONDS = 15.0  #: maximum delay, in seconds, of the last numbers, lines, and incidents
 _FEW_LINES, _MANY_LINES = 15, 1000
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 

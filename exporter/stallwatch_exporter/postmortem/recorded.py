@@ -415,7 +415,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    # A text that differs from the rule page's text is about this run. Version 0.1 stored plain text.
+    # A reason that differs from the rule page's text is about this run. Version 0.1 stored plain text.
     why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:

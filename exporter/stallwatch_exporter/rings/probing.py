@@ -99,7 +99,7 @@ class RankProcess(RingReader):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: the process was running at an earlier read
+        self.was_up = False  #: true if the process was running at an earlier read
         self.step: int | None = None  #: last step that the process reported
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
@@ -107,7 +107,7 @@ class RankProcess(RingReader):
         #: True if the process reported its end without an error, False if it reported an error at its end,
         #: and None if it did not report its end.
         self.left: bool | None = None
-        self.is_worker = False  #: the process started while another process of its rank trained
+        self.is_worker = False  #: true if the process started while another process of its rank trained
         self._events_until = 0
 
     @property

@@ -176,7 +176,7 @@ class RankExits:
 
 _LAST_PHASES = ("save", "idle")
 _ERROR_SECONDS = 45.0  # an unknown exception is reported after only 30 seconds without output
-_BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
+_BEFORE_SECONDS = 10.0  # maximum seconds from a rank's printed cause to the end of its process
 
 
 class LostRankAlarms:
