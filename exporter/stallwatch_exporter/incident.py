@@ -136,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no more attention: it was closed and did not crash the run."""
+        """Return whether the incident needs no attention: it is closed, and the run did not crash."""
         never_fixed = self.unwatched or self.resolution == "unmended"
         return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 

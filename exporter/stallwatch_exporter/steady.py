@@ -1,7 +1,7 @@
 """Clock for durations: the Unix time at the start of the process, plus the monotonic time since that start.
 
 The clock ignores changes to the wall clock, and stops while the machine is suspended. ``wall`` converts
-times that leave the process, such as the time of an incident, to wall-clock time.
+times that other programs read, such as the time of an incident, to wall-clock time.
 """
 
 from __future__ import annotations

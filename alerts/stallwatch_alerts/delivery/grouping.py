@@ -2,8 +2,8 @@
 
 The message lists the titles of the other notices, and states the total number of notices. Some chats accept
 only 20 messages a minute, and a chat can be down for an hour. After a burst of notices, such a chat gets one
-message instead of many messages over several hours. Joining also limits the size of the database: if
-thousands of messages wait for one chat, the oldest messages are joined.
+message instead of many messages over several hours. Joining also limits the size of the database, because
+the oldest messages are joined if thousands of messages wait for one chat.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the progress of the run: for each time, the highest value that any rank has reached."""
+    """Return the progress of the run, which is the highest value of any rank at each time."""
     return _fold(frame, np.fmax.reduce)
 
 

@@ -123,7 +123,7 @@ class MetricStore:
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
-        A longer series is thinned: each time span keeps its lowest and highest value, which preserves peaks.
+        A longer series is thinned. Each time span keeps its lowest and highest value to preserve peaks.
         If there are more than four series, each series gets a quarter of `points`, but all series together
         get at most `_MOST_POINTS`. If more than `POINTS` are requested, each series gets at least
         `EACH_POINTS`. The last value is repeated at the time of the last scrape that showed it, so that a

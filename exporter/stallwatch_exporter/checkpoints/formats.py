@@ -9,8 +9,8 @@ tensor.
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
 storage is a persistent ID ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
-``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by the offset, which is an integer, and
-then by the integers and the tuple of the size.
+``_tensor.py``). In the pickle's opcodes, the offset (an integer) follows ``BINPERSID``. The integers and the
+tuple of the size follow the offset.
 """
 
 from __future__ import annotations

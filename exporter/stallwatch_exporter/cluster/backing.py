@@ -17,7 +17,7 @@ class Backing(Protocol):
     def post(self, report: AgentReport) -> Reply | None:
         """Send a report; return ``None`` if no reply arrives within the time between two posts.
 
-        Called from a separate thread. Raises `Refused` with a one-line message for the user.
+        This method is called from a separate thread. Raises `Refused` with a one-line message for the user.
         """
         ...
 

@@ -115,8 +115,8 @@ class _Kept:
     """Summaries of the jobs, and two diagnoses, one of which is reported at the end.
 
     If all jobs have a time, the newest job is the job with the latest time. Otherwise, the newest job is the
-    last job by name, because jobs are read in the order of their names. It is known only at the end whether
-    all jobs have a time.
+    last job by name, because jobs are read in the order of their names. Whether all jobs have a time is known
+    only at the end.
     """
 
     def __init__(self) -> None:

@@ -331,7 +331,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 def _was_open(incident: Incident, started: float) -> bool:
     """Return whether the incident was still open when the run ended.
 
-    The last agent, which started at `started`, would have reopened an incident that was closed before.
+    The last agent, which started at `started`, would have reopened an incident that was closed earlier.
     """
     if incident.became_end:
         return incident.updated_at >= started

@@ -114,7 +114,7 @@ class Placed(NamedTuple):
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
     """Replace local ranks with global ranks, both for files and for the ranks in launchers' line prefixes.
 
-    This is possible only if the agents recorded the ranks of their hosts.
+    The replacement is possible only if the agents recorded the ranks of their hosts.
     """
     known = {
         folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank)

@@ -1,6 +1,6 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
-A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until its
+A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until the
 parent reads the status, the process is a zombie, and its ``stat`` file in ``/proc`` contains the status
 (proc_pid_stat(5), ``exit_code``; only for processes of the same user). In Linux 6.15 and later, the status
 can also be read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:

@@ -34,7 +34,7 @@ GATHER_SECONDS = 2.0
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
 _ENDING_AT_MOST = 30.0  # maximum wait in seconds; each further failure of a restarted rank prolongs the wait
-#: Seconds to wait by rule: a loss that is not finite is fatal only if no finite loss follows in this time.
+#: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
 #: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 

@@ -1,7 +1,7 @@
 """Detect a stall: a run is quiet for much longer than in all earlier quiet periods of the same phase.
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
-quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion
+quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
 (`suspicion`), and stack snapshots decide how long the quiet period can last (`rule`). Otherwise, the
 thresholds alone decide, and allow more time for phases that logs omit.
 """
