@@ -122,8 +122,9 @@ class Kept:
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
     """Return the number of steps that any test needs for a certainty of `Z + errors` standard errors.
 
-    At the first slow step, the difference from the duration that the previous step predicts shows the whole
-    slow-down. At each later step, this difference shows only the part that the correlation leaves.
+    A test can compare each step with the duration that the previous step predicts. At the first slow step,
+    the difference shows the whole slow-down. At each later step, the difference shows only the part that
+    the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)

@@ -35,8 +35,8 @@ def new_claim() -> str:
 def holder_is_gone(claim: str) -> bool:
     """Return whether the process that made the claim has ended.
 
-    Return False for a process in another container or on another host, because this process cannot observe
-    it.
+    Return False for a process in another container or on another host, because such a process cannot be
+    observed.
     """
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False

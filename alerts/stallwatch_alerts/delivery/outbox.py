@@ -1,9 +1,9 @@
 """Store the messages to send in a database, and record the notifications that each chat received.
 
 After a message is stored, its delivery does not depend on the process that stored it. Several processes can
-send from the same outbox: a process claims messages for the duration of one attempt. If the process does
-not release a claim, the claim expires. The claim becomes void immediately if the process is known to have
-ended.
+send from the same outbox, because each process claims messages for the duration of one attempt. If the
+process does not release a claim, the claim expires. The claim becomes void immediately if the process is
+known to have ended.
 
 All time arguments are steady times (``stallwatch_exporter.steady``). The database contains wall-clock times.
 """

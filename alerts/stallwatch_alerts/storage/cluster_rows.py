@@ -161,7 +161,7 @@ class ClusterRows:
     def fileno(self) -> int:
         """Return the file descriptor of the connection.
 
-        In the merging agent, it becomes readable when another agent posts a report.
+        In the merging agent, the descriptor becomes readable when another agent posts a report.
         """
         driver: Any = self._connection and self._connection.connection.driver_connection
         return int(driver.fileno())

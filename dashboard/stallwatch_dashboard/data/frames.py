@@ -235,7 +235,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the ranks to draw.
 
-    If there are more than `MOST_RANKS`, these are the ranks with the lowest, median, and highest last value.
+    If there are more than `MOST_RANKS`, draw the ranks with the lowest, median, and highest last value.
     """
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame

@@ -139,8 +139,8 @@ class RunRow(Numbers):
 def is_far_from_end(step: float | None, total: float | None) -> bool:
     """Return whether a step is before the last tenth of all steps; False if a number is unknown.
 
-    The last tenth is a margin: steps can be counted from 0, and a trainer that logs only every n-th step does
-    not log the last steps.
+    The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
+    step does not log the last steps.
     """
     return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
@@ -351,7 +351,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
     `cause` is true if the diagnosis names a cause. An interrupted run with a cause counts as failed, because
-    the system stopped it, not a user.
+    the system, and not a user, stopped the run.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"

@@ -163,8 +163,8 @@ class Scraper:
 def _has_port(info: AgentInfo | None) -> bool:
     """Return whether the endpoint is known to belong to an agent, so that credentials can be sent to it.
 
-    It must be a configured target, or the agent's process must be alive on this host. Any account could
-    listen on the port of an agent that has ended.
+    The endpoint must be a configured target, or the agent's process must be alive on this host. Any account
+    could listen on the port of an agent that has ended.
     """
     if info is None:
         return True

@@ -321,7 +321,7 @@ class _Ended(msgspec.Struct):
 def final_diagnosis(*folders: Path) -> _Ended:
     """Return the diagnosis that the agent wrote at the end of the run; an empty diagnosis if there is none.
 
-    If several agents wrote a diagnosis, prefer one that explains why the run failed.
+    If several agents wrote a diagnosis, prefer a diagnosis that explains why the run failed.
     """
     found = []
     for folder in folders:

@@ -175,7 +175,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
     """Draw the head of a page: a title, the language switch, and problems of sources.
 
-    If `choose` is given, it draws a selection instead of the title. Return the user's selection.
+    If `choose` is given, it draws a selection instead of the title, and the user's selection is returned.
     """
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
