@@ -33,7 +33,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection. If there are too many, close the connection that has waited longest."""
+        """Accept the connection. If there are too many connections, close the one that has waited longest."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()

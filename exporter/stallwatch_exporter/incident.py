@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in a run; sinks receive it when it opens, changes, and resolves.
+    """One episode of problems in a run; sinks receive the incident when it opens, changes, and resolves.
 
     In the agent and its journal, an incident is a single problem of one kind and rule. The module
     ``watching.episodes`` combines these problems.

@@ -198,7 +198,7 @@ def catalogue_of(config: Config) -> Catalogue:
 
 
 def any_unread(problems: Iterable[InputProblem]) -> bool:
-    """Return whether any input could not be read; an empty file among others does not count."""
+    """Return whether any input could not be read; an empty file among other files does not count."""
     return any(not problem.harmless for problem in problems)
 
 

@@ -55,7 +55,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return the reason why another account can write or replace this file or folder; ``None`` if none can.
+    """Return why another account can write or replace this file or folder; ``None`` if no other account can.
 
     `status` is the status of the file if it is already open. The accounts of root and of the user do not
     count.
@@ -85,7 +85,7 @@ def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return the reason why another account can write rule pages in this folder; ``None`` if none can.
+    """Return why another account can write rule pages in this folder; ``None`` if no other account can.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
     create the link's target later. A folder is checked only once, even if several links point to it (`seen`).

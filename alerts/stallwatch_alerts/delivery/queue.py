@@ -254,7 +254,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the other agent's escalations for later, in case that agent cannot send them."""
+            """Plan the other agent's escalations for later, in case the other agent cannot send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([update], notified, escalated, at)

@@ -54,7 +54,7 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series of numbers in DuckDB. Several threads can read while one writes.
+    """Stores series of numbers in DuckDB. Several threads can read while one thread writes.
 
     A point is stored when a number changes; a constant number takes only one point per minute. When a
     constant number changes, an additional point marks the end of the plateau, so that a chart shows the

@@ -165,9 +165,10 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether a file's name or first bytes show that torch wrote it. Raises `OSError` if unreadable.
+    """Return whether a file's name or first bytes show that torch wrote it.
 
-    The extension is not enough, because other programs also use ``.bin``.
+    The extension is not enough, because other programs also use ``.bin``. Raises `OSError` if the file is
+    unreadable.
     """
     return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 

@@ -30,7 +30,7 @@ class Merges(Protocol):
     """Object that merges the reports of one run, such as a ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
-        """Process one agent's report and return the reply. May be called from any thread."""
+        """Process one agent's report and return the reply. Any thread can call this method."""
         ...
 
     def step(self) -> None:

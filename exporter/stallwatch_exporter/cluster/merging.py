@@ -320,7 +320,7 @@ def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallS
 
 
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether all hosts that are newly blamed for being silent had posted their stacks before.
+    """Return whether all hosts that are newly blamed for being silent had posted their stacks earlier.
 
     Such a host lost its connection during a stall that other ranks had caused. A host that was already blamed
     for its silence stays blamed.

@@ -31,7 +31,7 @@ _RUN = "run"  # used instead of an agent's name, because the incident belongs to
 
 
 class UnacknowledgedSteps:
-    """Store the steps of an agent's ranks until a coordinator acknowledges them. Thread-safe."""
+    """Store the steps of an agent's ranks until a coordinator acknowledges them. The class is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Find the ranks on this host: processes with a ring, and Python processes of the command without one.
+"""Find the ranks on this host: processes with a ring, and Python processes of the command without a ring.
 
 If there are no such processes, the command may be a single Python program, which then counts as rank 0.
 """

@@ -58,7 +58,7 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """Combine problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
+    """Combine problems into episodes. Call `take` for each change of a problem, and `flush` after each tick.
 
     `report` receives the incidents. `past` contains the changes that earlier agents of this run stored.
     Users have already been notified of changes up to `reported_until`. Open incidents are sent again in any

@@ -40,7 +40,7 @@ Judge = Callable[[Sequence[str]], Ending]  # determines the command's ending fro
 
 
 class AgentLoop:
-    """Run the agent in rounds: each round reads part of the queue, and about every second the agent ticks."""
+    """Run the agent in rounds. Each round reads part of the queue, and the agent ticks about every second."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AgentLoop:
         self.ended = False  #: true after the command has ended, because a lack of output is then not a stall
 
     def round(self) -> None:
-        """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
+        """Wait for the next tick, read at most one slice of the output printed until then, and then tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))

@@ -181,7 +181,7 @@ _AT_HAND = 2  #: number of steps that a run can still finish after a request to 
 
 
 class Advance:
-    """Pass the progress of a run to the stall watch and the metrics: call `seen` after each batch."""
+    """Pass the progress of a run to the stall watch and the metrics. Call `seen` after reading input."""
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
