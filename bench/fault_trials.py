@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random number of seconds after the start. At that time, the training may have ended."""
+        """Return a random number of seconds after the start. At that time, the training might have ended."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -445,7 +445,7 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Return True if the signal ended the training. The training may have written its note before."""
+        """Return True if the signal ended the training. The training might have written its note before."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 

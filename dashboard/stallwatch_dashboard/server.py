@@ -22,9 +22,9 @@ _END_SECONDS = 10.0  #: seconds; longer than the starting process waits before i
 
 def main() -> None:
     """Serve the pages until a signal arrives."""
-    # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts may
-    # be able to write. Therefore, run Streamlit in this package's folder. Streamlit still reads the user's
-    # own files in the home folder.
+    # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts
+    # might be able to write. Therefore, run Streamlit in this package's folder. Streamlit still reads the
+    # user's own files in the home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()

@@ -74,7 +74,7 @@ class StallwatchGroup(Group):
                 usage = error.ctx.get_usage()
                 # For a group called without a command, the message is the group's help.
                 helps = message.startswith(usage)
-                with contextlib.suppress(OSError):  # stderr may be closed
+                with contextlib.suppress(OSError):  # stderr might be closed
                     click.echo(message if helps else usage, err=True)
                 if helps:
                     sys.exit(error.exit_code)

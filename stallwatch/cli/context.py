@@ -87,8 +87,8 @@ class Group(click.Group):
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
-# Sections that configure notifications and their storage. The key "" belongs to a mistake that may affect any
-# section.
+# Sections that configure notifications and their storage. The key "" belongs to a mistake that can affect
+# any section.
 _NOTIFICATION_SECTIONS = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

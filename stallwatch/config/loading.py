@@ -71,7 +71,7 @@ class ConfigError(ValueError):
         self.message = message
         self.remedy = remedy
         self.key = key  #: a key such as "alerts.routes", or "" if commands do not check it
-        #: True if configured chats may be missing because of the problem.
+        #: True if configured chats might be missing because of the problem.
         self.loses_chats = chats or key in ("alerts.urls", UNREAD)
 
 
@@ -386,7 +386,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report another problem if mistakes left no usable chat, because each mistake alone may seem minor."""
+    """Report another problem if mistakes left no usable chat, because each mistake alone can seem minor."""
     wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return

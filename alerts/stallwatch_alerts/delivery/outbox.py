@@ -395,7 +395,7 @@ class Outbox:
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            # The row may still contain the claim of the earlier attempt, whose result could not be stored.
+            # The row can still contain the claim of the earlier attempt, whose result could not be stored.
             if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)

@@ -53,7 +53,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "mailto": (Limit(30, 60.0),),  # no documented limit, and users cannot read more messages in a minute
     "mailtos": (Limit(30, 60.0),),
 }
-# Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
+# Chats whose webhooks can be configured as plain https:// URLs, which Apprise recognizes.
 _HOSTS = {
     "oapi.dingtalk.com": "dingtalk",
     "qyapi.weixin.qq.com": "wecombot",

@@ -244,8 +244,8 @@ class Sender:
         """
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If a query fails, send the remaining messages without further queries, although a chat may receive a
-        # message twice.
+        # If a query fails, send the remaining messages without further queries, although a chat might receive
+        # a message twice.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

@@ -1,6 +1,6 @@
 """Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
-An agent with a separate spool may have stored messages for later, to send them after quiet hours or as
+An agent with a separate spool might have stored messages for later, to send them after quiet hours or as
 escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay's
 message waits a little longer, and is withdrawn if the agent notifies the chat first (see
 ``notice.planned_key``).

@@ -225,14 +225,14 @@ class Relay:
     def _prune(self) -> None:
         """Delete old rows of the relay's database once a day.
 
-        The relay cannot leave this to agents, because agents on other hosts may use other databases.
+        The agents cannot do this for the relay, because agents on other hosts can use other databases.
         """
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, the next attempt follows a day later, which is early enough.
+                # If the database is down, the next attempt follows a day later, which is soon enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 

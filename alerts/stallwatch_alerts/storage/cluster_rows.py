@@ -19,7 +19,7 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
 _CONNECT_SECONDS = 2  # the shortest timeout that libpq accepts
 _OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes on a new connection
-_MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent may be migrating
+_MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent might be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
 # With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
@@ -144,7 +144,7 @@ class ClusterRows:
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # the server may be gone
+            with contextlib.suppress(Exception):  # the server might be gone
                 connection.invalidate()
                 connection.close()
         if self._socket is not None:
@@ -155,7 +155,7 @@ class ClusterRows:
     def interrupt(self) -> None:
         """Break the connection from another thread, so that a pending wait fails with an error."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # the connection may have ended already
+            with contextlib.suppress(OSError):  # the connection might have ended already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:

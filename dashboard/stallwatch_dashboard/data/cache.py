@@ -174,7 +174,7 @@ class PointCache:
         if not kept.read:
             found = self._read(run)  # points that arrive during this read can occur twice, which is harmless
             with self._lock:
-                if not kept.read:  # another thread may have read the run
+                if not kept.read:  # another thread might have read the run
                     for name, (points, many) in found.items():
                         metric_cache = kept.metrics.setdefault(name, _Metric())
                         metric_cache.points, metric_cache.many = points, many

@@ -310,7 +310,7 @@ def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.Data
     late = times > last_step_at + _LATE_SECONDS
     if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
-    # The next point of a constant value may be later than the last step. The line then ends at that step.
+    # The next point of a constant value can be later than the last step. The line then ends at that step.
     ranks = frame["rank"].to_numpy("int64", na_value=-1)
     stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays

@@ -100,7 +100,7 @@ class LazyIncidentStore:
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
         def act(store: IncidentStore) -> None:
             for silence in silences:
-                OperatorActions(store.engine).expire(silence.id, now)  # another person may have ended it
+                OperatorActions(store.engine).expire(silence.id, now)  # another person might have ended it
 
         self._write(act)
 

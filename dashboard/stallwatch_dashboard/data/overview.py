@@ -384,7 +384,7 @@ def began(incident: Incident) -> float:
     primary = primary_of(incident)
     # A time without a time zone cannot be compared with the agent's clock.
     if primary is not None and primary.time is not None and primary.time.endswith("Z"):
-        with suppress(ValueError):  # the record may come from another program
+        with suppress(ValueError):  # the record might come from another program
             return min(incident.opened_at, parse_iso(primary.time))
     return incident.opened_at
 
@@ -394,7 +394,7 @@ def lasted(incident: Incident, now: float) -> float | None:
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
-    return max(0.0, (incident.resolved_at or end) - began(incident))  # at least 0, because clocks may differ
+    return max(0.0, (incident.resolved_at or end) - began(incident))  # at least 0, because clocks can differ
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:

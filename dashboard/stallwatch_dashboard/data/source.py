@@ -256,7 +256,8 @@ def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
     The result is cached until a journal changes. For a multi-host run, the result contains the merged
-    incidents and the incidents that no coordinator has merged, because an agent may have had no coordinator.
+    incidents. It also contains incidents that no coordinator has merged, because an agent might have had no
+    coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):

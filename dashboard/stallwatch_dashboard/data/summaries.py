@@ -85,7 +85,8 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
     return trend.numbers()
 
 
-Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
+#: Newest values of one run, by the metric's name without ``stallwatch_``.
+Latest = Mapping[str, Mapping[Which, float]]
 
 #: Metrics of the accelerators' memory. A row shows the first of these metrics that its run reports.
 MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")

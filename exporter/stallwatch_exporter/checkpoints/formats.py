@@ -35,7 +35,7 @@ MAX_HEADER = 100_000_000
 #: contain the values of the tensors.
 MAX_PICKLE = 32 << 20
 #: Number of bits per element, by data type (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several
-#: elements may share a byte.
+#: elements can share a byte.
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -63,7 +63,7 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False`` if the finding is worth reporting but may be intentional
+    fails: bool = True  #: ``False`` if the finding is worth reporting but might be intentional
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
@@ -155,7 +155,7 @@ def _span(entry: Any) -> tuple[int, int] | None:
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
     """Yield a fault for tensors of shape [0].
 
-    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer may be
+    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer might be
     intentional. An empty weight or bias, or a file that is mostly empty, is a fault.
     """
     if empty:

@@ -34,5 +34,5 @@ class Merges(Protocol):
         ...
 
     def step(self) -> None:
-        """Find agents that became silent, and report the changes that are due; called once a second."""
+        """Find agents that became silent, and report due changes. This method is called once a second."""
         ...

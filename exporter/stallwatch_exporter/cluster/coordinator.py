@@ -144,7 +144,7 @@ class Coordinator:
 
         # Incidents that were open when another coordinator took over, by ID.
         self._passed_on: dict[str, Incident] = {}
-        self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
+        self._unsent: dict[str, Incident] = {}  # reported incidents that might not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by ID
         self._newest_at = 0.0  # time of the last change to an incident of an agent
         self._claimed: set[int] = set()  # ranks claimed by two agents
@@ -200,7 +200,7 @@ class Coordinator:
             return self._reply(agent, now)
 
     def step(self) -> None:
-        """Find lost agents and report due changes; called about once a second."""
+        """Find lost agents and report due changes. This method is called about once a second."""
         with self._lock:
             now = self._present()
             self._note_progress(now)
@@ -343,7 +343,7 @@ class Coordinator:
     def _note_progress(self, now: float) -> None:
         """Record the start of the period in which at least one host makes progress or has ended its part.
 
-        After a pause of more than a minute, a new period starts, because the pause may have been a hang.
+        After a pause of more than a minute, a new period starts, because the pause might have been a hang.
         """
         continues = any(
             agent.report.ending is not None
@@ -359,8 +359,8 @@ class Coordinator:
         """Return whether a silent host is lost, so that its open incidents can be closed.
 
         The host counts as lost if the run has made progress on other hosts, or has ended there, for some
-        time. If all hosts are quiet, the silent host may only be disconnected, and may be the last host to
-        post when the run continues. After a long time without a post, the host counts as lost in any case.
+        time. If all hosts are quiet, the silent host might only be disconnected, and might be the last host
+        to post when the run continues. After a long time without a post, the host counts as lost in any case.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)

@@ -1,7 +1,7 @@
 """Connect an agent to its run: create its member, its coordinator, and the transport for its reports.
 
-If the environment and the command do not identify the run, the environment of the first ranks may identify
-it.
+If the environment and the command do not identify the run, the environment of the first ranks might
+identify it.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Report to the sinks that the agent is alive; called about once a second."""
+        """Report to the sinks that the agent is alive. This method is called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()

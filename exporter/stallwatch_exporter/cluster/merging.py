@@ -2,7 +2,7 @@
 
 This module treats an agent's incident in the way that ``watching.episodes`` treats a problem, with two
 differences. First, agents detect the same event at different times, so a new incident waits for the reports
-of other hosts, and later reports also join it. Second, another coordinator may already have reported the
+of other hosts, and later reports also join it. Second, another coordinator might already have reported the
 incident.
 """
 
@@ -295,7 +295,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode because agents may still report it."""
+        """Return whether to keep a closed episode because agents might still report it."""
         now = self._clock()
         episode.closed_at = now if episode.closed_at is None else episode.closed_at
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
@@ -359,7 +359,7 @@ def in_brief(incident: Incident) -> Incident:
     """Return an incident reduced to the fields that the next coordinator needs to recognize and close it.
 
     While the incident is open, the reduced incident includes the stacks of the blamed ranks, because the next
-    coordinator may have lost the connection to their host.
+    coordinator might have lost the connection to their host.
     """
     stacks = incident.stacks
     if stacks is not None:

@@ -273,7 +273,7 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The agent may only have closed the idle connection, so check whether the agent still
+                # The agent might only have closed the idle connection, so check whether the agent still
                 # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:

@@ -108,7 +108,7 @@ class Slowness:
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
         """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
-        if report.attempt > self._attempt:  # a new attempt has new ranks, which may run on other hosts
+        if report.attempt > self._attempt:  # a new attempt has new ranks, which might run on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
             self._resolve("unknown")

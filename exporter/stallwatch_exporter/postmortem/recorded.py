@@ -37,7 +37,7 @@ from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-# Failures within this time may have the same cause. torchrun waits up to 30 seconds for ranks to end after
+# Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
 _BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
@@ -436,7 +436,7 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add the steps that ranks reported to the agent, because the log may not contain these steps.
+    """Add the steps that ranks reported to the agent, because the log might not contain these steps.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
     can be deleted, or truncated because the disk was full.

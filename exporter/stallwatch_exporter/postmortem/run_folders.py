@@ -52,7 +52,7 @@ def with_other_hosts(
     known = {_agent_of(own)}
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
-            # Skip links, which may point anywhere.
+            # Skip links, which can point anywhere.
             is_other = name != place.name and not (parent / name).is_symlink()
             info = read_info(parent / name) if is_other else None
             if info is not None and info.key == own.key and _agent_of(info) not in known:

@@ -162,7 +162,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # the disk may be full, for example; the other part may still fit
+                continue  # the disk might be full, for example; the other part might still fit
 
 
 def free_signal() -> int | None:

@@ -127,7 +127,7 @@ class RingReader:
         now = self._written()
         if now is None:
             return
-        # The writer may already be overwriting the record with the number `now + 1 - capacity`.
+        # The writer might already be overwriting the record with the number `now + 1 - capacity`.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None

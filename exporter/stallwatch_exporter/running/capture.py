@@ -264,7 +264,7 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # after an error such as a full disk, the next bytes may fit again
+                return  # after an error such as a full disk, the next bytes might fit again
         self._line.ended = self._portion[count - 1] == _NEWLINE
 
 
@@ -325,7 +325,7 @@ class Capture:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
                 raise start_problem(command[0], error) from error
-            # The command may have failed to start because the agent uses too many descriptors.
+            # The command might have failed to start because the agent uses too many descriptors.
             self.problem = f"{type(error).__name__}: {error}"
             try:
                 self._child = start(stdout, stderr)

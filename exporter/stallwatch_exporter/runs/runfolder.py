@@ -477,7 +477,7 @@ def mark_reported(folder: Path, known: AgentInfo) -> None:
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
     # Increase the time by the smallest amount. Then this record is newer than the reserve, which stays
-    # unchanged because it may contain data that fits into no file.
+    # unchanged because it might contain data that fits into no file.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
     with suppress(OSError):  # the next agent resends incidents that are not recorded as sent
         _write_record(folder / "agent.json", info)
@@ -497,7 +497,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """
     if info.ended_at is not None:
         return False
-    # Do not use only the start time, because the clock may have been changed since then.
+    # Do not use only the start time, because the clock might have been changed since then.
     up = max(info.started_at, info.updated_at)
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
@@ -513,8 +513,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time until which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications of a killed agent may have been lost before they were sent. They are sent again only
-    within a day. Incidents that the agent left open may have been delayed longer; see `Episodes`.
+    Notifications of a killed agent might have been lost before they were sent. They are sent again only
+    within a day. Incidents that the agent left open might have been delayed longer; see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
@@ -523,8 +523,8 @@ def reported_until(info: AgentInfo, now: float) -> float:
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder can be reused.
 
-    If this container or host may have been restarted, the old agent may have been silent only for a short
-    time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
+    If this container or host might have been restarted, the old agent might have been silent for only a
+    short time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0

@@ -194,7 +194,7 @@ class RunMetrics:
         """Set the gauges and counters from a rank's record."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # a value from the log, which may have no rank, would no longer be updated
+            if key in _SHOWN:  # a value from the log, which might have no rank, would no longer be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -227,7 +227,7 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        If `counted` is true, the steps up to this step were already counted, but may have had other
+        If `counted` is true, the steps up to this step were already counted, but might have had other
         numbers.
         """
         if step is not None:

@@ -1,6 +1,6 @@
 """Find the ranks on this host: processes with a ring, and Python processes of the command without a ring.
 
-If there are no such processes, the command may be a single Python program, which then counts as rank 0.
+If there are no such processes, the command might be a single Python program, which then counts as rank 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds of the start of the process, or of the creation of its ring
-    ring: Path | None = None  #: path of the ring, which may not exist; the probe's answers are next to it
+    ring: Path | None = None  #: path of the ring, which might not exist; the probe's answers are next to it
     ended: bool = False
 
 
@@ -80,8 +80,8 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    The program may belong to a larger job if a launcher set its rank or its world size, or if it has child
-    processes, such as workers or ``ssh``.
+    The program might belong to a larger job if a launcher set its rank or its world size, or if it has
+    child processes, such as workers or ``ssh``.
     """
     try:
         pythons = [process for process in family(command) if _is_python(process)]

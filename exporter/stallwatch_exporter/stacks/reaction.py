@@ -152,8 +152,8 @@ _Answer = TypeVar("_Answer")
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill the remaining processes.
 
-    A query about a process that is stuck in the kernel may never return, so each query ends after `patience`
-    seconds. Without a result, only the command is killed, because its descendants are unknown.
+    A query about a process that is stuck in the kernel might never return, so each query ends after
+    `patience` seconds. Without a result, only the command is killed, because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
@@ -168,7 +168,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
     # A stopped rank cannot handle SIGTERM, so send SIGKILL. Use one thread for each process, because a query
-    # may never return.
+    # might never return.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()

@@ -69,7 +69,7 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    # Ignore the variables of this shell, because the run may belong to another job.
+    # Ignore the variables of this shell, because the run might belong to another job.
     identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
@@ -106,7 +106,7 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files, shifted=not once)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # in these modes, the files may belong to an old run
+            if once or until_idle is not None:  # in these modes, the files might belong to an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
             elif line := outlook(agent):
                 notice(line)

@@ -446,7 +446,7 @@ class Agent:
         ended_well = self.ending.kind in ("finished", "unknown")
         shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # written first, because the disk may fill up
+        with self._guarded("the run's record"):  # written first, because the disk might fill up
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown

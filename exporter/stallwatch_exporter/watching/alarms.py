@@ -375,7 +375,7 @@ class Alarms:
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
-        """Return whether the comparison of ranks may soon name one rank as the cause of slow steps."""
+        """Return whether the comparison of ranks might soon name one rank as the cause of slow steps."""
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (

@@ -164,7 +164,7 @@ class LogReader:
         """Read the remaining output of the ended command and conclude the run; return ``None`` on failure.
 
         After `patience` seconds, only the end of the remaining output is analyzed, and the rest is copied.
-        The conclusion may then take `report` seconds.
+        The conclusion can then take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -195,7 +195,7 @@ class LogReader:
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
-        except Exception as error:  # no error may affect the command
+        except Exception as error:  # an error must not affect the command
             self._notice(f"watching failed ({type(error).__name__}: {error}); the command continues")
             while not self._queue.ended:
                 self._queue.take(TICK_SECONDS)

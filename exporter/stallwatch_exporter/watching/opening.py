@@ -107,7 +107,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """Return the run's identity for this ``stallwatch run`` command, if the run may span several hosts."""
+    """Return the run's identity for this ``stallwatch run`` command, if the run can span several hosts."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):

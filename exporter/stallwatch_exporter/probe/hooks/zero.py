@@ -44,7 +44,7 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of an engine's first backward passes to examine; then the 4th, 8th, and so on
+_ALWAYS = 3  # examine this many of an engine's first backward passes, and then the 4th, 8th, 16th, …
 _REDUCTIONS = ("Sum", "Mean")
 #: Prefixes of the names of the arithmetic nodes that combine the terms of a loss in its graph.
 _ARITHMETIC = (
