@@ -31,8 +31,8 @@ from scoring import Share
 HERE = Path(__file__).resolve().parent / "cases"
 sys.path.insert(0, str(HERE))
 
-import adapters  # noqa: E402 - next to this file
-import generate  # noqa: E402 - in cases/
+import adapters  # noqa: E402 - a module in the folder of this file
+import generate  # noqa: E402 - a module in the folder cases/
 
 
 @dataclass(frozen=True)

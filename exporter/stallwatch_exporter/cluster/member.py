@@ -341,7 +341,8 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # unless the incident changed
+                # An incident that changed after the post must be posted again.
+                if number <= acknowledged and self._mine.get(name) is incident:
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)

@@ -447,7 +447,8 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
+    # Without evidence, only the end of the run is known.
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence
     nothing_kept = diagnosis.stats.files and kept.primary is None and not kept.unknown
     if shown or diagnosis.unknown or left >= seen or nothing_kept:
         return diagnosis if diagnosis.hosts else _with_steps(diagnosis, kept)

@@ -153,7 +153,7 @@ def _around(file: LogFile) -> list[str]:
 
 def _folders_around(path: str) -> list[str]:
     """Return the folder of a file, and the parent of this folder if the folder is named ``ranks``."""
-    parent = os.path.dirname(path)  # noqa: PTH120 - ten times as fast
+    parent = os.path.dirname(path)  # noqa: PTH120 - ten times as fast as pathlib
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 

@@ -255,7 +255,7 @@ class Agent:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         running = {rank for rank, rings in up.items() if rings}
-        if not running <= self._ranks:  # otherwise, ranks have only ended
+        if not running <= self._ranks:  # a new rank has started
             self._ranks, self._first_rank = running, self._probing.first_rank()
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
