@@ -91,7 +91,7 @@ def agent_stopped(trial: Trial) -> None:
     trial.at(moment + length, wake)
 
 
-# ---- its disk
+# ---- the agent's disk
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:

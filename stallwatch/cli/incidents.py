@@ -204,7 +204,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
     """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
-    from stallwatch_alerts.people import OperatorActions  # imported late: it needs an optional library
+    from stallwatch_alerts.people import OperatorActions  # imported late, because of an optional library
 
     return store, OperatorActions(store.engine)
 
@@ -279,7 +279,7 @@ class NamedIncidents:
 def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
     """Return the incident with this ID, or the relevant incidents of the run with this name.
 
-    Relevant incidents are open or were never resolved. If `single`, return at most one incident.
+    Relevant incidents are open or were never resolved. If `single` is true, return at most one incident.
     """
     exact = store.get(name)
     if exact is not None:
@@ -313,7 +313,7 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; if neither exists, return the IDs of all."""
+    """Return the only incident, or the only open incident; if neither exists, return all IDs."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

@@ -90,14 +90,14 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
     notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
-    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is that of the command, unless
-    --fail-on-finding is given.
+    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is the exit code of the command,
+    unless --fail-on-finding is given.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 
     try:
         check_address_space()
-        # Report mistakes in the configuration, but start the training in spite of them.
+        # Report mistakes in the configuration, but start the training anyway.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
