@@ -132,7 +132,7 @@ class Timeline:
         self.open_hits = {}
 
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which the number of steps reached `advances`, or ``None`` without one."""
+        """Return the interval in which the step count reached `advances`; ``None`` if there is none."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
