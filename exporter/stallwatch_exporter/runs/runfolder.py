@@ -43,9 +43,8 @@ _Folder = TypeVar("_Folder", str, Path)
 #: users, either merged with the incidents of other hosts or on its own.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Seconds without a new record after which an agent on another host counts as lost. Agents write
-#: ``agent.json`` every few seconds. However, NFS can cache a file for a minute (acregmax, nfs(5)), and the
-#: clocks of hosts can differ.
+#: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
+#: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
 #: The same limit for an agent on this host, which shares the clock and the NFS cache. The limit covers the
 #: time for which a disk can hang.
