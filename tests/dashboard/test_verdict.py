@@ -339,7 +339,7 @@ def test_advice_about_a_process_names_its_host(
 ) -> None:
     alone = judged(row("stalled"), make_incident(rank=1, host="n2"))
     several = judged(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
-    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run this on n2."]
+    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run this command on n2."]
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
 
