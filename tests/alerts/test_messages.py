@@ -74,7 +74,7 @@ def test_stall_before_the_threshold_is_learned_does_not_call_it_learned(stall: S
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "learned from this run's steps" not in english
-    assert "enough steps for Stallwatch to learn a stall threshold. Until then, the limit is 1 min 30 s." in english
+    assert "Stallwatch to learn a stall threshold. Until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 

@@ -103,9 +103,8 @@ def test_pod_is_named_in_kubernetes() -> None:
         killed.detail
     )
     oom = MemoryHeld().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
-    assert "Kubernetes reports this ending as OOMKilled" in render(oom.detail) and "(pod sft-worker-0)" in render(
-        oom.detail
-    )
+    assert "Kubernetes reports this ending as OOMKilled" in render(oom.detail)
+    assert "(pod sft-worker-0)" in render(oom.detail)
 
 
 def test_memory_is_described_in_chinese() -> None:
