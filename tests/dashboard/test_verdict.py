@@ -140,7 +140,7 @@ def test_hang_of_one_process_mentions_its_location_once(
 @pytest.mark.parametrize(
     ("language", "facts"),
     [
-        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "confidence 97%"]),
+        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "no answer: n100", "confidence 97%"]),
         ("zh", ["n77 上的 rank 611", "128 台主机中 127 台有响应", "失联：n100", "置信度 97%"]),
     ],
 )

@@ -259,7 +259,7 @@ def test_texts_of_a_head_exclude_numbers_and_metrics() -> None:
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
-    given = "This report covers start 2 of 2, the newest."
+    given = "This report covers start 2 of 2, which is the newest start."
     assert given in to_markdown(found)
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
     assert given in to_html(found)
