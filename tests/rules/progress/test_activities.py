@@ -110,9 +110,7 @@ def test_activities_of_interleaved_ranks_with_times(catalogue: Catalogue, matche
     rows += [f"[rank{rank}]: 2026-05-02 09:31:00,000 {TIMED_OUT.format(rank=rank)}" for rank in (2, 1, 3)]
     log = "".join(f"[rank{rank}]: {line}\n" for rank in range(4) for line in steps(1, 20).splitlines())
     one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
-    english = (
-        "Rank 0 had been saving a checkpoint for 31 min when the ALLREDUCE of the other ranks timed out"
-    )
+    english = "Rank 0 had been saving a checkpoint for 31 min when the ALLREDUCE of the other ranks timed out"
     assert render(one.title) == english
     assert "rank 0 还在保存 checkpoint，已持续 31 分钟" in render(one.title, "zh")
     assert (one.rank, one.step) == (0, 20)
