@@ -111,7 +111,7 @@ def _write_no_more() -> None:
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read this configuration file instead of ./stallwatch.toml or the user's file.",
+    help="Read this configuration file instead of ./stallwatch.toml or the user's configuration file.",
 )
 @click.option("--debug", is_flag=True, help="Show a traceback for internal errors.")
 @click.option("--version", is_flag=True, help="Show the version and exit.")

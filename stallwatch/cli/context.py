@@ -178,7 +178,7 @@ def address_options(section: str, host: str, port: str, lowest: int = 0) -> Call
 def rules_option(command: _Command) -> _Command:
     """Add the options for additional rule folders and packs to a command."""
     about = "A folder of your own rule pages; can be repeated."
-    about_packs = "A pack of further rules, such as other-frameworks; can be repeated."
+    about_packs = "A pack of additional rules, such as other-frameworks; can be repeated."
     folders = setting_option("rules.dirs", "--rules", multiple=True, type=PATH, metavar="DIR", help=about)
     packs = setting_option("rules.packs", "--rules-pack", multiple=True, metavar="NAME", help=about_packs)
     return folders(packs(command))

@@ -117,7 +117,7 @@ class _Diagnose(click.Command):
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text read so far.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text that was read until then.",
 )
 @language_option
 @rules_option

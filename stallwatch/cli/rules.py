@@ -274,7 +274,7 @@ def _title(page: RulePage, language: str) -> str:
     type=FOLDER,
     default=Path("my-rules"),
     metavar="DIR",
-    help="Folder of your own rules (my-rules).",
+    help="Folder of your own rules (default: my-rules).",
 )
 @rules_option
 @click.pass_obj
