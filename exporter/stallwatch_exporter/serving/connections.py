@@ -23,7 +23,7 @@ _LEAVING = 1.0  # maximum seconds to wait until a thread detects the end of its 
 
 
 class Peer:
-    """Client of a connection, and the time until which the server waits for it."""
+    """The client of a connection, with the deadline for its data."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
