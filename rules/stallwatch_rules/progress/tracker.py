@@ -434,6 +434,11 @@ class ProgressTracker:
         found = [end for end in found if end.how != "likely" or self._may_be_over(end)]
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
+    def states_end_after(self, line: Line) -> bool:
+        """Return whether the source of a line reports the end of the training below the line."""
+        ends = (stream.end for stream in self._streams.values() if stream.source == line.source)
+        return any(end is not None and end.number > line.number for end in ends)
+
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles a final message can mark the end of the training.
 

@@ -192,3 +192,11 @@ def test_earlier_thread_error_explains_only_with_a_cause(
         (in_thread("KeyError: 'reward'"), "KeyError"),
     ):
         assert root(diagnosed(known, steps(1, 40) + died + lost)) == reason
+
+
+def test_exit_code_of_a_sandbox_before_the_end_is_harmless(known: Catalogue) -> None:
+    begun = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 61))
+    code, end = "[sandbox] exit code 137\n", "Training complete.\n"
+    assert diagnosed(known, begun + code + end).verdict == "finished"
+    for text in (begun + code, begun + end + code, begun.replace("step 60/60 loss 0.0333\n", "") + code):
+        assert primary(diagnosed(known, text)) == "host-oom-sigkill"

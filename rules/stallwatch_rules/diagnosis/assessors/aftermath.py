@@ -28,6 +28,7 @@ from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.judgements.standstill import departures_sentence
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.lazy import lazy
 
 #: Tags of signals that can end a process during its teardown after a failure.
@@ -44,6 +45,7 @@ _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
+_EXIT_CODE = lazy(r"(?i)\bexit code[:= ]+1[2-9]\d\b")
 #: Slurm's message about a task that failed by itself. Canceled tasks have the excluded exit codes (SIGINT,
 #: SIGKILL, SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
@@ -191,11 +193,13 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``Fatal Python error: Aborted`` after ``Training completed.`` is degrading.
     """
-    fatal, facts = now.fatal, now.facts
+    fatal, facts, tracker = now.fatal, now.facts, run.tracker
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_shows_any_process(finding) for finding in fatal) and run.tracker.surely_finished:
+    if tracker.surely_finished and all(
+        _shows_any_process(finding) or _is_code_before_the_end(finding, tracker) for finding in fatal
+    ):
         yield from (finding.with_judgement(harmless, seen=True) for finding in fatal)
         return
     abort = next((finding for finding in fatal if finding.tagged("sigabrt")), None)
@@ -212,6 +216,16 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
         judgement = Judgement("degrading", harmless.note) if degrading else harmless
         judged = finding.with_judgement(judgement, seen=True)
         yield judged.with_facts(AT_EXIT) if finding is abort else judged
+
+
+def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> bool:
+    """Return whether a finding shows only exit codes of processes, and the training then reported its end.
+
+    For example, a training with reinforcement learning runs generated code in a sandbox.
+    """
+    lines = [hits.last.line for hits in finding.hits.values()]
+    only_codes = bool(lines) and all(map(_EXIT_CODE.search, finding.texts()))
+    return only_codes and all(map(tracker.states_end_after, lines))
 
 
 def _shows_any_process(finding: RuleFinding) -> bool:
