@@ -49,7 +49,7 @@ SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: duration in seconds
 _STATED = re.compile(
-    r"could not|cannot|failed|hit an error|kept on disk|continues|without|not ready|lost|left out|did not"
+    r"could not|cannot|failed|error occurred|kept on disk|continues|without|not ready|lost|left out|did not"
     r"|neither"
 )
 _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')

@@ -19,10 +19,10 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
-    "no stacks can be read: no running process of the command is a rank"
-    " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
+    "no stacks can be read, because the command runs neither a rank (a process that has a RANK, trains with"
+    " torch, or calls the probe) nor exactly one Python program"
 )
-NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
+NO_RANK_YET = "no stacks can be read, because the launcher has not started any ranks yet"
 #: Seconds before a snapshot is abandoned; a process that is stuck in the kernel may never answer.
 PATIENCE_SECONDS = 30.0
 
