@@ -66,7 +66,10 @@ def test_clients_without_a_valid_certificate_are_refused(pem: Path) -> None:
     [
         (["tls_key"], "tls_certificate is not set; set it, or remove tls_key"),
         (["tls_client_ca"], "tls_certificate is not set; set it, or remove tls_client_ca"),
-        (["tls_key", "tls_client_ca"], "tls_certificate is not set; set it, or remove tls_key and tls_client_ca"),
+        (
+            ["tls_key", "tls_client_ca"],
+            "tls_certificate is not set; set it, or remove tls_key and tls_client_ca",
+        ),
     ],
 )
 def test_incomplete_tls_settings_do_not_fall_back_to_http(pem: Path, given: list[str], words: str) -> None:
