@@ -183,7 +183,7 @@ def test_only_run_can_end_a_command(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["train"], home=tmp_path)
     response = Response(folder, "abort", None, notices.append)
     assert response.react(STALL) is None and not response.aborted
-    assert "only stallwatch run" in notices[0]
+    assert "use stallwatch run" in notices[0]
     response = Response(folder, "report", None, notices.append)
     response.watch(4711)
     assert response.react(STALL) is None
