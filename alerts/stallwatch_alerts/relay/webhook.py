@@ -78,7 +78,7 @@ def read_notification(body: bytes) -> Notification:
         raise WebhookProblem(f"not a notification from Alertmanager: {error}") from error
     if found.version != VERSION:
         raise WebhookProblem(
-            f"unknown version {found.version[:20]!r} of Alertmanager's webhook, instead of {VERSION}"
+            f"unsupported version {found.version[:20]!r} of Alertmanager's webhook; expected {VERSION}"
         )
     alerts, problems = [], []
     for number, raw in enumerate(found.alerts):

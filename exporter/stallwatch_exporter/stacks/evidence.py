@@ -87,7 +87,7 @@ class Evidence:
         """Return the result of the current snapshot, but only once; ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
-            self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
+            self._notice(f"the ranks did not respond within {PATIENCE_SECONDS:.0f} s")
             found = LookResult([])
         if found is not None:
             self._began = None

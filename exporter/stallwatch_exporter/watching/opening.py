@@ -69,7 +69,7 @@ def open_agent(
             " To keep the record of the next run, set STALLWATCH_HOME or TMPDIR to a writable folder"
         )
     elif folder.moved:
-        notice(f"the state folder is not writable ({folder.moved}); this run is stored in {folder.path}")
+        notice(f"cannot write to the state folder ({folder.moved}); this run is stored in {folder.path}")
     if name is not None and (why := _why_renamed(name, folder.run if identity is None else sanitise(name))):
         notice(f"{why}; this run is called {folder.run}")
 
