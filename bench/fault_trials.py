@@ -49,7 +49,7 @@ SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: duration in seconds
 _STATED = re.compile(
-    r"could not|cannot|failed|error occurred|stored on disk|continues|without|not ready|lost|left out|skipped"
+    r"could not|cannot|failed|error occurred|kept on disk|continues|without|not ready|lost|left out|skipped"
     r"|did not|neither"
 )
 _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
@@ -345,7 +345,7 @@ class Trial:
 
     def _recover(self) -> None:
         """Start another run on this host. This run sends waiting messages and closes incidents."""
-        waits = b"stored on disk" in self.stderr.read_bytes()
+        waits = b"kept on disk" in self.stderr.read_bytes()
         if not (self.restart_needed or waits):
             return
         # Make the records look older than a minute, so the next run treats the agent as gone.
@@ -372,7 +372,7 @@ class Trial:
             if code:
                 end = output.read_text(errors="replace").strip().rpartition("\n")[2]
                 self.problems.append(f"the next stallwatch run ended with {code}: {end}")
-            if b"stored on disk" not in output.read_bytes():
+            if b"kept on disk" not in output.read_bytes():
                 break
 
     # ---- checks of the outcome
