@@ -113,7 +113,7 @@ def check(app: App, folder: Path | None) -> None:
     problems = check_catalogue(catalogue)
     parts = [part for page in catalogue.pages.values() for part in page.parts]
     pages = len(catalogue.pages)
-    if folder is not None:  # packaged pages are loaded only because the folder's pages may refer to them
+    if folder is not None:  # packaged pages are loaded only because the folder's pages can refer to them
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
         pages = sum(_lies_in(part.path, folder) for part in parts)
     print_notices(problems)
@@ -274,7 +274,7 @@ def _title(page: RulePage, language: str) -> str:
     type=FOLDER,
     default=Path("my-rules"),
     metavar="DIR",
-    help="Folder of your own rules (my-rules).",
+    help="Folder of your own rules (default: my-rules).",
 )
 @rules_option
 @click.pass_obj
