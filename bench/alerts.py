@@ -195,7 +195,7 @@ def _crash(stack: Any, name: str) -> float:
     training.order("crash")
     while not stack.chat.about(name):
         if time.monotonic() - begun > 120:
-            raise SystemExit("no alert came through Prometheus")
+            raise SystemExit("no alert arrived through Prometheus")
         time.sleep(0.05)
     return time.monotonic() - begun
 
@@ -247,11 +247,11 @@ def burst(count: int, seconds: float) -> list[tuple[str, str]]:
         size = sum(file.stat().st_size for file in home.iterdir()) / 2**20
     return [
         ("incidents raised", f"{count} in {fed:.0f} s"),
-        ("of these in the store", str(stored)),
-        ("of these sent to the chat", str(robot.notified)),
-        ("messages to the chat, refused", f"{len(robot.times)}, {robot.refused}"),
-        ("the agent's longest wait for both", f"{1000 * slowest:.1f} ms"),
-        ("memory grown, disk", f"{grown:.0f} MiB, {size:.0f} MiB"),
+        ("incidents in the store", str(stored)),
+        ("incidents sent to the chat", str(robot.notified)),
+        ("messages accepted, refused", f"{len(robot.times)}, {robot.refused}"),
+        ("longest wait for store and chat", f"{1000 * slowest:.1f} ms"),
+        ("memory growth, disk usage", f"{grown:.0f} MiB, {size:.0f} MiB"),
     ]
 
 
@@ -295,17 +295,17 @@ def main() -> int:
     )
     given = parser.parse_args()
     good = True
-    print(f"{'from the line to the chat':34}{'p50':>11}{'p90':>11}{'p99':>11}{'longest':>11}{'n':>7}")
+    print(f"{'delay from the line to the chat':34}{'p50':>11}{'p90':>11}{'p99':>11}{'longest':>11}{'n':>7}")
     if given.lines:
         delays, silent, pace = embedded(given.lines)
         print(_row(f"embedded, {pace:.0f} lines/s on {SOURCES} files", delays), flush=True)
         p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))]
         good = p99 <= PROMISED
-        print(f"  ({silent} more lines were no news of their own; mean {statistics.mean(delays):.2f} s)")
+        print(f"  ({silent} more lines caused no message; the mean delay is {statistics.mean(delays):.2f} s)")
     if given.crashes:
         slow = through_prometheus(given.crashes)
         print(
-            "through Prometheus: not installed"
+            "through Prometheus: not measured, because it is not installed"
             if slow is None
             else _row("through Prometheus (a crash)", slow)
         )

@@ -70,7 +70,7 @@ class Case:
             folder, ending = ("recordings", "tar.gz") if self.hangs else ("real", "log.gz")
             content = (HERE / folder / f"{self.id}.{ending}").read_bytes()
         if hashlib.sha256(content).hexdigest() != self.sha256:
-            raise click.ClickException(f"{self.id} is not the case that cases.jsonl describes")
+            raise click.ClickException(f"the content of {self.id} does not match its checksum in cases.jsonl")
         return content
 
     def unpack(self, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Scored:
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with one row per tool."""
     heads = ["tool", "root cause right", "wrong", "none", "rank right"]
-    heads += ["hang detected", "place of hang right", "false alarms"]
+    heads += ["hang detected", "location of hang right", "false alarms"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for tool, scored in scores.items():
@@ -234,7 +234,7 @@ def main(
     joined = {name: shlex.split(words) for name, _, words in (command.partition("=") for command in commands)}
     known = [*TOOLS, *joined]
     if unknown := [name for name in only if name not in known]:
-        raise click.UsageError(f"--only {unknown[0]}: there is no such tool; there are {', '.join(known)}")
+        raise click.UsageError(f"--only {unknown[0]}: no such tool; the tools are {', '.join(known)}")
     names = [name for name in known if not only or name in only]
     scores = run_tools(names, cases, joined, console=Console(stderr=True))
     for title, sealed in (("Open half", False), ("Sealed half", True)):

@@ -341,8 +341,8 @@ def summary(results: Sequence[Result]) -> str:
     sure = sum(result.verdict == "wrong" and result.confidence >= 0.9 for result in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))
     return (
-        f"{len(results):5} judged: {right:6.1%} right, {wrong:6.1%} wrong ({sure} sure),"
-        f" {neither:6.1%} cannot tell; {max(result.seconds for result in results):.2f} s at most"
+        f"{len(results):5} trials: {right:6.1%} right, {wrong:6.1%} wrong ({sure} with high confidence),"
+        f" {neither:6.1%} undecided; at most {max(result.seconds for result in results):.2f} s"
     )
 
 

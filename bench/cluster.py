@@ -209,7 +209,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
 
     The table has a row for each run and phase. The phases are healthy, hanging (two rows), and recovered.
     """
-    yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
+    yield "| run | phase | posts per second | processor ms per 128 posts | share of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"
     with (
         tempfile.TemporaryDirectory(prefix="stallwatch-cost-") as folder,
@@ -224,8 +224,8 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
                 f"cost-{run}", drawn(seed, run, "sleep", hosts, per_host), [service], draw, lost=0.0, late=0.0
             )
             fleet.hangs_at = fleet.began + COST_SECONDS
-            for phase in ("well", "hangs", "still hangs", "goes on"):
-                if phase == "goes on":
+            for phase in ("healthy", "hangs", "still hangs", "recovered"):
+                if phase == "recovered":
                     fleet.heals_at = time.monotonic()
                 before = service.processor, fleet.posts, time.monotonic()
                 fleet.go(lambda: False, COST_SECONDS, pool)
@@ -275,8 +275,8 @@ def _shown(ranks: Sequence[int]) -> str:
 def table(trials: Sequence[Trial]) -> str:
     """Return a table with a row for each fault and a row for all faults."""
     rows = [
-        "| fault | trials | right | wrong | cannot tell | one incident | one opening message | none"
-        " | p50 | p99 |",
+        "| fault | trials | right | wrong | cannot tell | one incident | one opening message"
+        " | no opening message | p50 | p99 |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name in [*dict.fromkeys(trial.fault for trial in trials), "all"]:
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sum(item.processor for item in trials) / len(trials),
             max(item.memory for item in trials),
         )
-        print(f"coordinators of a run: {used:.1%} of one core while it hangs, {memory:.0f} MiB at most")
+        print(f"coordinators of a run: {used:.1%} of one core during the hang, at most {memory:.0f} MiB")
     return 0
 
 

@@ -85,7 +85,7 @@ class Service:
                 return
             except OSError:
                 time.sleep(0.1)
-        raise RuntimeError(f"no coordinator: {(self.home / 'out').read_text()[-2000:]}")
+        raise RuntimeError(f"the coordinator did not start: {(self.home / 'out').read_text()[-2000:]}")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send the signal to the coordinator, and wait until the coordinator ends."""

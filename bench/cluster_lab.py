@@ -251,13 +251,13 @@ class Cluster:
                 self._break(hang, index + 1)
                 started = index + 1 == len(self.start.kinds) or self.reach(self.step + LEARNT, 90)
             else:
-                hang.broken = f"no training: it is at step {self.step}"
+                hang.broken = f"the training did not continue from step {self.step}"
             yield hang
 
     def _break(self, hang: Hang, number: int) -> None:
         hang.host = self.host_of(hang.rank)
         if not hang.host:
-            hang.broken = "the rank's host is not known"
+            hang.broken = "the host of the rank is unknown"
             return
         host, seen = self.hosts.hosts[hang.host], len(self.receiver.messages)
         if hang.kind in ("link", "host"):
@@ -272,7 +272,7 @@ class Cluster:
             while not began.exists() and time.monotonic() < until:
                 time.sleep(0.05)
             if not began.exists():
-                hang.broken = "it did not begin"
+                hang.broken = "the fault did not begin"
                 return
             hang.began = float(began.read_text())
         self._wait_for_messages(seen, NOTICED_SECONDS + LONGER_SECONDS * (number - 1))
@@ -359,8 +359,8 @@ _KEPT = ("run", "rule", "severity", "status", "outcome", "title", "text", "id", 
 def summary(hangs: Sequence[Hang]) -> str:
     """Return a table with a row for each kind of fault and a row for all kinds."""
     rows = [
-        "| kind | hangs | detected | rank and host named | another named | messages that open | one message"
-        " | seconds (median, most) |",
+        "| kind | hangs | detected | rank and host named | others named | opening messages"
+        " | one opening message | seconds (median, maximum) |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     counted = [hang for hang in hangs if not hang.broken]
@@ -375,7 +375,7 @@ def summary(hangs: Sequence[Hang]) -> str:
             f" | {sum(item.openings == 1 for item in of)} | {shown} |"
         )
     broken = Counter(hang.broken for hang in hangs if hang.broken)
-    return "\n".join([*rows, *(f"no hang: {why} ({count})" for why, count in broken.items())])
+    return "\n".join([*rows, *(f"not evaluated: {why} ({count})" for why, count in broken.items())])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -433,7 +433,7 @@ def one_start(start: Start, given: argparse.Namespace, first: int) -> list[Hang]
             hangs.append(hang)
             print(
                 f"{hang.hang}: {hang.launcher} {hang.layout}, {hang.kind} of rank {hang.rank} on {hang.host}:"
-                f" {hang.openings} messages, after {hang.seconds} s, named {hang.ranks}"
+                f" opening messages: {hang.openings}, after {hang.seconds} s, named {hang.ranks}"
                 f" {'right' if hang.named else 'wrong' if hang.wrong else 'no'} {hang.broken}",
                 flush=True,
             )

@@ -436,7 +436,7 @@ def hang(fault: str, training: Training) -> Hang:
         found = _attempt(fault, training, draw)
         if found is not None:
             return found
-    raise RuntimeError(f"no {fault} holds up {training.layout}")
+    raise RuntimeError(f"no fault of the kind {fault} stops all ranks of {training.layout}")
 
 
 def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None:

@@ -89,7 +89,7 @@ def refreshed(source: Source, begin: float, times: int, before: Callable[[], Non
         run_page(source, begin)
     sizes.append(process.memory_info().rss >> 20)
     early, late = statistics.median(sizes[len(sizes) // 5 :][:4]), statistics.median(sizes[-4:])
-    print(f"  memory over {times:,} refreshes of both: {early:.0f} MiB after a fifth → {late:.0f} MiB")
+    print(f"  memory during {times:,} refreshes of both pages: {early:.0f} MiB → {late:.0f} MiB")
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--upload-mb", type=int, default=200, help="size of the upload in MB (0 skips it)")
     options = parser.parse_args()
     if options.runs <= RUN:
-        parser.error(f"--runs: {RUN + 1} at least")
+        parser.error(f"--runs must be at least {RUN + 1}")
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         numbers(Path(folder), options)
     if options.upload_mb:
@@ -124,12 +124,12 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
     print(
         f"{options.runs} runs × {options.ranks} ranks × {options.hours:g} h: {points:,} points, generated in"
     )
-    print(f"  {time.perf_counter() - began:.0f} s. The embedded store, {file.stat().st_size >> 20} MiB:")
+    print(f"  {time.perf_counter() - began:.0f} s. The embedded store has {file.stat().st_size >> 20} MiB:")
     dashboard_browser.visits(home, NAME)
     clock, moments = [END], int(options.hours * 3600 / options.every)
     began = time.perf_counter()
     source = Source(DashboardSettings(home=home), clock=lambda: clock[0])
-    print(f"  {'the store is opened':36} {1000 * (time.perf_counter() - began):8.0f} ms")
+    print(f"  {'opening the store':36} {1000 * (time.perf_counter() - began):8.0f} ms")
     store, scrapes = source.store, fleet.Scrapes(options.runs, options.ranks)
     assert isinstance(store, MetricStore)
 
@@ -140,11 +140,11 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
 
     pages(source, begin, scraped)
     every = timed(lambda: scraped(None), 3)
-    print(f"  {'a scrape of all runs is written':36} {every}")
+    print(f"  {'writing a scrape of all runs':36} {every}")
     refreshed(source, begin, options.refreshes, scraped)
     source.close()
     if options.no_prometheus or not (PROMETHEUS and PROMTOOL):
-        print("no Prometheus is measured" if options.no_prometheus else "no prometheus or promtool here")
+        print("Prometheus is not measured" if options.no_prometheus else "prometheus or promtool is missing")
         return
     began = time.perf_counter()
     file.unlink()
@@ -152,7 +152,7 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
         file, runs=options.runs, ranks=options.ranks, hours=options.hours, every=options.every, end=END
     )
     samples = imported(file, home, whole=NAME, ranks_since=END - 3600, hours=options.hours)
-    print(f"Prometheus, {samples:,} samples of the same (single ranks of other runs only for an hour),")
+    print(f"Prometheus, {samples:,} samples of the same data (only one hour for the ranks of other runs),")
     print(f"  imported in {time.perf_counter() - began:.0f} s:")
     with serving(home) as (url, server):
         dashboard_browser.visits(home, NAME, STALLWATCH_DASHBOARD_PROMETHEUS_URL=url)
@@ -164,7 +164,7 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
 
         before = sum(server.cpu_times()[:2])
         pages(querying, begin, later)
-        print(f"  the server's own processor time for all that: {sum(server.cpu_times()[:2]) - before:.1f} s")
+        print(f"  processor time of the server for these pages: {sum(server.cpu_times()[:2]) - before:.1f} s")
         refreshed(querying, begin, max(1, options.refreshes // 10), later)
         querying.close()
 

@@ -59,7 +59,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
         finally:
             child.terminate()
             child.wait(60)
-    raise RuntimeError("Streamlit does not start")
+    raise RuntimeError("Streamlit did not start")
 
 
 def _answers(child: subprocess.Popen[bytes], port: int) -> bool:

@@ -43,13 +43,13 @@ def compare(megabytes: int, rounds: int = 3) -> None:
         for _ in range(rounds):
             for name, act in (("stallwatch diagnose", command), ("upload", upload)):
                 took[name].append(measured(act))
-        print(f"{megabytes} MB of log, the best of {rounds} (processor time; by the clock in brackets):")
+        print(f"{megabytes} MB of log, best of {rounds} rounds: processor time (elapsed time)")
         best = {name: tuple(map(min, zip(*all_of, strict=True))) for name, all_of in took.items()}
         for name, (used, passed) in best.items():
             print(f"  {name:36} {used:8.2f} s ({passed:.2f} s)")
         used, passed = (best["upload"][n] / best["stallwatch diagnose"][n] for n in (0, 1))
-        print(f"  the upload takes {used:.2f} × ({passed:.2f} ×) as long; at most {MOST} × is wanted")
-        print(f"  its page received progress {len(peaks)} times")
+        print(f"  the upload takes {used:.2f} times ({passed:.2f} times) as long; the limit is {MOST} times")
+        print(f"  the upload page received {len(peaks)} progress updates")
 
 
 if __name__ == "__main__":

@@ -204,9 +204,10 @@ def measured(path: Path) -> tuple[float, float, float, str]:
 @click.option("--only", default="", help="run only inputs whose names contain this text")
 def main(scale: float, only: str) -> None:
     """Diagnose the extreme inputs, and print a table."""
-    click.echo(f"sizes times {scale}\n")
+    click.echo(f"All sizes are multiplied by {scale}.\n")
     click.echo(
-        "| input | seconds | processor seconds | peak MiB | said first |\n| --- | --- | --- | --- | --- |"
+        "| input | seconds | processor seconds | peak MiB | first line of output |\n"
+        "| --- | --- | --- | --- | --- |"
     )
     for name, make in EXTREMES.items():
         if only not in name:

@@ -504,7 +504,7 @@ def dashboard_killed(trial: Trial) -> None:
     def whole() -> None:
         trial.join()
         if not _answers_at(port):
-            trial.problems.append("the dashboard did not come back")
+            trial.problems.append("the dashboard did not respond after the restart")
         for path in trial.home.glob("*.db"):
             with contextlib.closing(sqlite3.connect(path)) as connection:
                 found = connection.execute("PRAGMA integrity_check").fetchone()[0]

@@ -49,8 +49,8 @@ SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: duration in seconds
 _STATED = re.compile(
-    r"could not|cannot|failed|hit an error|kept on disk|continues|without|not ready|lost|left out|did not"
-    r"|neither"
+    r"could not|cannot|failed|error occurred|kept on disk|continues|without|not ready|lost|left out|skipped"
+    r"|did not|neither"
 )
 _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
 
@@ -190,7 +190,7 @@ class Trial:
         lost = [item for item in wanted if not seen[item]]
         self.result.missing += len(lost)
         self.result.silent += len(lost)
-        self.problems += [f"missing in silence: {item}" for item in lost]
+        self.problems += [f"missing without a report: {item}" for item in lost]
         self.problems += [f"{item} was sent {seen[item]} times" for item in wanted if seen[item] > 2]
 
     def hook(self, name: str, value: str) -> None:
@@ -496,9 +496,9 @@ class Trial:
             if not unheard:  # the agent never saw the missing events, and the run is shown without an agent
                 begun = any(self.home.glob("runs/trial*"))
                 if begun and not unended and not known:
-                    self._lose(len(lost), "of a run whose agent was killed, which no record says")
+                    self._lose(len(lost), "the agent of the run was killed, and no record shows this")
                 return
-            self._lose(len(unheard), f"{', '.join(sorted(unheard))} of the record never reached the chat")
+            self._lose(len(unheard), f"the chat never received {', '.join(sorted(unheard))} from the record")
             return
         stated = any(_STATED.search(line) for line in output.splitlines() if line.startswith("stallwatch: "))
         self.result.missing += len(lost)
@@ -508,12 +508,12 @@ class Trial:
             self.result.silent += len(lost)
         if not stated or not self.may_lose:
             names = ", ".join("/".join(filter(None, stage)) for stage in lost)
-            self.problems.append(f"missing{'' if stated else ' in silence'}: {names}")
+            self.problems.append(f"missing{'' if stated else ' without a report'}: {names}")
 
     def _lose(self, count: int, why: str) -> None:
         self.result.missing += count
         self.result.silent += count
-        self.problems.append(f"lost in silence: {why}")
+        self.problems.append(f"lost without a report: {why}")
 
     def _recorded(self) -> list[Any]:
         """Return the incidents that the agent recorded, except incidents of severity "info"."""

@@ -38,7 +38,7 @@ def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
     names = [name for name in FAULTS if name not in lacking]
     names = [name for name in names if not only or any(word in name for word in only)]
     if not names:
-        raise SystemExit(f"no fault is called {', '.join(only)}; there are: {', '.join(FAULTS)}")
+        raise SystemExit(f"no fault is called {', '.join(only)}; the faults are {', '.join(FAULTS)}")
     shares = [((turn + 0.5) / FAULTS[name][1], name) for name in names for turn in range(FAULTS[name][1])]
     cycle = [name for _, name in sorted(shares, key=lambda share: share[0])]
     seen = dict.fromkeys(names, 0)
@@ -148,10 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         close_servers()
     print(table(results))
     for name, lacks in left_out().items():
-        print(f"left out: {name} needs {lacks}")
+        print(f"skipped: {name} needs {lacks}")
     bad = [item for item in results if item.broken]
     low, _ = Share(len(results) - len(bad), len(results)).interval
-    print(f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise (≥ {low:.1%} at 95 %)")
+    print(
+        f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise "
+        f"(≥ {low:.1%} with 95% confidence)"
+    )
     return 1 if bad else 0
 
 

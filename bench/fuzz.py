@@ -58,7 +58,7 @@ def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="File for the progress. A later call with the same file continues.",
+    help="File that stores the progress. A later call with this file continues the fuzzing.",
 )
 @click.option(
     "--failures", type=click.Path(path_type=Path), default=Path("fuzz-failures.jsonl"), show_default=True
@@ -159,7 +159,9 @@ def _kept(state: Path | None, seed: int) -> dict[str, Result]:
         return {}
     before: dict[str, Any] = json.loads(state.read_text())
     if before["seed"] != seed:
-        raise click.ClickException(f"{state} is of seed {before['seed']}; give that one, or another file")
+        raise click.ClickException(
+            f"{state} contains results of seed {before['seed']}; use this seed, or give another file"
+        )
     results = {name: Result(**item) for name, item in before["results"].items()}
     for result in results.values():
         result.failures = [Failure(**failure) for failure in result.failures]  # type: ignore[arg-type]
@@ -176,7 +178,7 @@ def _keep(state: Path, seed: int, results: dict[str, Result]) -> None:
 
 def show(results: dict[str, Result]) -> None:
     """Print the table of results."""
-    click.echo("| parser | inputs | inputs/s | failures | slowest, times the median | peak, MiB |")
+    click.echo("| parser | inputs | inputs/s | failures | slowest (multiple of the median) | peak, MiB |")
     click.echo("|---|--:|--:|--:|--:|--:|")
     for result in results.values():
         rate = result.inputs / result.seconds if result.seconds else 0
@@ -203,8 +205,8 @@ def _again(what: str) -> None:
     click.echo(repr(data[:2000]))
     target = BY_NAME[name]
     seconds = min(seconds_for(target, data) for _ in range(3))
-    reason = wrong(target, data) or "well"
-    click.echo(f"{len(data)} bytes, which amount to {target.size(data)}, {seconds:.6f} s: {reason}")
+    reason = wrong(target, data) or "no problem"
+    click.echo(f"{len(data)} bytes (size {target.size(data)}), {seconds:.6f} s: {reason}")
     target.parse(data)
 
 

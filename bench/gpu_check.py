@@ -60,7 +60,7 @@ def main() -> int:
     count = devices()
     if not count:
         print(
-            "gpu-check needs an NVIDIA GPU and a torch built for CUDA (make gpu-check TORCH=…); none is here"
+            "no GPU found: gpu-check needs an NVIDIA GPU and a CUDA build of torch (make gpu-check TORCH=…)"
         )
         return NO_GPU
     wrong = 0

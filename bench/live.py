@@ -88,13 +88,15 @@ class Bench:
     def run(self, wanted: list[Task]) -> None:
         """Run all tasks that have no result. Then repeat the tasks with unexpected results one at a time."""
         left = [task for task in wanted if task.key not in self.done()]
-        self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
+        self._console.print(
+            f"{len(left)} runs are left; {len(wanted) - len(left)} runs already have a result"
+        )
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
                 list(pool.map(lambda task: self._run_task(task, alone=False), left))
             except KeyboardInterrupt:
                 self._until = 0.0
-                self._console.print("Nothing more is started; waiting for what runs …")
+                self._console.print("No more programs are started; waiting for the running programs …")
         if self._once or not self._until:
             return
         again = {(row["name"], row["seed"]) for row in self.rows if row["alone"]}

@@ -116,7 +116,7 @@ def score(program: Program, seen: Observed) -> Score:
     if program.expected is None:
         return _healthy(program, seen, alarms)
     if seen.event is None:
-        return Score("invalid", "its event never happened")
+        return Score("invalid", "the program never reported its event")
     early = [message for message in alarms if message.at < seen.event]
     if early:
         return Score("false", f"before the event: {_short(early[0])}", *_counts(alarms))
@@ -130,7 +130,7 @@ def _healthy(program: Program, seen: Observed, alarms: Sequence[Message]) -> Sco
         return Score("false", f"{after:.0f} s after the start: {_short(alarms[0])}", *counts)
     if seen.verdict not in _HEALTHY or seen.state != program.state:
         return Score(
-            "false", f"its end is called {seen.state or 'nothing'}, {seen.verdict or 'no verdict'}", *counts
+            "false", f"the final state is {seen.state or 'missing'}, {seen.verdict or 'no verdict'}", *counts
         )
     return Score("right")
 
@@ -155,11 +155,11 @@ def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[
         later = any(not _lacks(expected, message) for message in alarms[1:])
         return scored("wrong", f"no {lacks}{' in the first message' if later else ''}: {_short(first)}")
     if seconds > limit:
-        return scored("late", f"after {seconds:.0f} s of {limit:.0f} s")
+        return scored("late", f"after {seconds:.0f} s; the limit is {limit:.0f} s")
     if expected.limit == "crash" and sum(counted) > 1:
         return scored("wrong", f"{sum(counted)} messages for one crash")
     if expected.recovers and not any(message.closes for message in alarms):
-        return scored("wrong", "its recovery was not reported")
+        return scored("wrong", "the recovery was not reported")
     return scored("right")
 
 

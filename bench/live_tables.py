@@ -66,9 +66,12 @@ def _sums(known: Sequence[Row]) -> list[str]:
     lines = []
     if healthy:
         lines.append(
-            f"{sum(row['outcome'] == 'false' for row in healthy)} of {len(healthy)} healthy runs false"
+            f"{sum(row['outcome'] == 'false' for row in healthy)} of {len(healthy)} healthy runs "
+            "caused a false alarm"
         )
     if failing:
         right = sum(row["outcome"] == "right" for row in failing)
-        lines.append(f"{right} of {len(failing)} failing runs right ({right / len(failing):.0%})")
+        lines.append(
+            f"{right} of {len(failing)} failing runs were reported correctly ({right / len(failing):.0%})"
+        )
     return lines

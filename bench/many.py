@@ -241,9 +241,15 @@ def show(
     least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
     for order, version in enumerate(versions):
         peak = max(row[order][1] for row in found) / MB
-        ratio = f", {least[order] / base[order]:.2f} × the row before" if base and rank is not None else ""
-        ratio = ratio or (f", {least[order] / base[order]:.2f} × that of 20 kB" if base else "")
-        named = f", rank {found[-1][order][2]} named (right: {rank})" if rank is not None else ""
+        ratio = (
+            f", {least[order] / base[order]:.2f} × the time of the previous row"
+            if base and rank is not None
+            else ""
+        )
+        ratio = ratio or (
+            f", {least[order] / base[order]:.2f} × the time of the log of 20 kB" if base else ""
+        )
+        named = f", rank {found[-1][order][2]} named (correct: {rank})" if rank is not None else ""
         print(f"{version.command}: {title}: {least[order]:.2f} s, peak {peak:.0f} MB{ratio}{named}")
     sys.stdout.flush()
     return least

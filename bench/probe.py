@@ -255,7 +255,7 @@ def steps(folder: Path) -> dict[str, list[float]]:
     pipes: dict[str, Connection] = {}
     for row, (package, _) in ROWS.items():
         if importlib.util.find_spec(package) is None:
-            print(f"{row}: not installed, left out")
+            print(f"{row}: skipped, because it is not installed")
             continue
         row_folder = folder / row.replace(" ", "-")
         row_folder.mkdir()
@@ -264,7 +264,7 @@ def steps(folder: Path) -> dict[str, list[float]]:
     for row, pipe in list(pipes.items()):
         problem = pipe.recv()
         if problem is not None:
-            print(f"{row}: does not start ({problem}), left out")
+            print(f"{row}: skipped, because it did not start ({problem})")
             del pipes[row]
     took: dict[str, list[float]] = {row: [] for row in pipes}
     for _ in range(ROUNDS):
@@ -350,12 +350,12 @@ def main() -> None:
         took = steps(folder)
         medians = {row: statistics.median(found) for row, found in took.items()}
         own_cost = medians["stallwatch probe"]
-        print(f"\n{'ten values a step':38} {'median µs':>10} {'fastest':>8} {'probe is':>10}")
+        print(f"\n{'ten values per step':38} {'median µs':>10} {'fastest':>8} {'probe is':>10}")
         for row, cost in medians.items():
             print(f"{row:38} {cost:10.2f} {min(took[row]):8.2f} {f'1/{cost / own_cost:.1f}':>10}")
         usual, least = import_milliseconds(folder)
-        print(f"\nstart of a Python: {usual:.1f} ms for the bootstrap, at best {least:.1f} ms")
-        print(f"{COMPARED} steps of each kind with cold caches, beside one that calls nothing; % of 50 ms")
+        print(f"\nPython start: {usual:.1f} ms for the bootstrap, {least:.1f} ms in the fastest start")
+        print(f"{COMPARED} steps of each kind with cold caches, minus steps without calls; % of 50 ms")
         for kind, costs in cold(folder).items():
             print(f"  {kind:16} {costs}")
         rendering, series = rendering_milliseconds()

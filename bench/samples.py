@@ -123,7 +123,7 @@ def main() -> None:
             speeds = [size / 1e6 / item for item in (medians[name], max(taken), min(taken))]
             ratio = list(medians.values())[-1] / medians[name]
             print(
-                f"{name:32} {speeds[0]:8.1f} MB/s ({speeds[1]:.1f} to {speeds[2]:.1f})  {ratio:.3f} of the last"
+                f"{name:32} {speeds[0]:8.1f} MB/s ({speeds[1]:.1f} to {speeds[2]:.1f})  {ratio:.3f} × last row"
             )
 
 

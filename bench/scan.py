@@ -130,7 +130,7 @@ def _check(
     counted = {r.name: r.run(files) for r in readers if r.counts and r.share == 1.0}
     console.print(f"matching lines: {counted}")
     if len({*counted.values(), *([known] if known >= 0 else [])}) != 1:
-        sys.exit("the readers do not find the same lines: the times would mean nothing")
+        sys.exit("the readers do not find the same lines, so their times are not comparable")
     for reader in readers:
         if reader.same_as is not None and (found := reader.run(files)) != (wanted := reader.same_as(files)):
             sys.exit(f"{reader.name} counts {found} matches of rules instead of {wanted}")

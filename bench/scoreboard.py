@@ -232,7 +232,8 @@ def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None
             for row in outcomes:
                 if not row.right:
                     console.print(
-                        f"{row.case}: {row.label}, said {row.verdict}, {row.primary} {row.confidence:.2f}",
+                        f"{row.case}: expected {row.label}, reported {row.verdict}, "
+                        f"{row.primary} {row.confidence:.2f}",
                         style="yellow",
                         highlight=False,
                     )

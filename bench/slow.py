@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=128)
     parser.add_argument(
-        "--trials", type=int, default=300, help="number of slow-downs per noise and σ up to 3 %%"
+        "--trials", type=int, default=300, help="number of slowdowns per noise and σ up to 3%%"
     )
     parser.add_argument("--hours", type=float, default=1000.0, help="number of healthy hours per noise and σ")
     parser.add_argument("--runs", type=int, default=64, help="number of runs that the twin follows at once")
@@ -71,7 +71,7 @@ def main() -> None:
     kept = Kept(given.resume, [given.hosts, given.runs, given.seed])
     began = time.monotonic()
     print(f"{given.hosts} hosts, seed {given.seed}")
-    print("slow-downs of 10 %: steps until found (share within 10 steps)")
+    print("slowdowns of 10%: steps until detection (share within 10 steps)")
     for noise in NOISES:
         for sigma in SIGMAS:
             trials = given.trials if sigma <= 0.03 else max(1, given.trials // 15)
@@ -94,7 +94,7 @@ def main() -> None:
                 alarms, hours = alarms + more[0], hours + more[1]
             rate = 1000 * alarms / hours
             print(
-                f"  {noise:10} σ {sigma:4.0%}  {alarms:3.0f} in {hours:,.0f} h: {rate:.2f} in 1,000 h",
+                f"  {noise:10} σ {sigma:4.0%}  {alarms:3.0f} in {hours:,.0f} h: {rate:.2f} per 1,000 h",
                 flush=True,
             )
     print(f"{time.monotonic() - began:.0f} s")
@@ -139,7 +139,7 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
     shown = [f"{item:,.0f}" if item < math.inf else f"> {MOST:,}" for item in (middle, last)]
     least = f"{fewest(noise, sigma):,} and {fewest(noise, sigma, _99):,}"
     return (
-        f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  99 % {shown[1]:>7}  ({soon:.1%} of {len(steps)};"
+        f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  p99  {shown[1]:>7}  ({soon:.1%} of {len(steps)};"
         f" any test: {least})"
     )
 

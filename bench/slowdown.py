@@ -47,7 +47,7 @@ def main() -> None:
     count = parser.parse_args().series
     draw = random.Random(17)
     print(f"{count} series of {STEPS} steps each, judged after every step\n")
-    print("spread of logs | judged slow, none is | steps to see all steps double: median, 9 of 10")
+    print("spread of logs |  false alarms        | steps until doubled times are detected: median, p90")
     for spread in SPREADS:
         false = sum(any(alarms(series(draw, spread))) for _ in range(count))
         found = [
@@ -55,13 +55,13 @@ def main() -> None:
         ]
         delays = sorted(at - CHANGED for at in found)
         print(f"{spread:14} | {false / count:20.1%} | {median(delays):5g}, {delays[len(delays) * 9 // 10]}")
-    print("\nneighbouring steps alike (correlation), or a curriculum | judged slow")
+    print("\ncorrelation of neighboring steps, or a curriculum | false alarms")
     for alike in (0.5, 0.9):
         for spread in (0.4, 0.8):
             false = sum(any(alarms(series(draw, spread, alike))) for _ in range(count // 2))
             print(f"{alike}, spread {spread} | {false / (count // 2):.1%}")
     false = sum(any(alarms(ramp(draw, 0.1))) for _ in range(count // 2))
-    print(f"steps of four times the length in the end, spread 0.1 | {false / (count // 2):.1%}")
+    print(f"steps that become four times as long, spread 0.1 | {false / (count // 2):.1%}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main() -> None:
     print()
     print(summary(verdicts))
     if not given.kind:
-        print("\nnot among them: pauses unlike anything that the run has shown before")
+        print("\nnot included above: pauses that differ from all earlier parts of the run")
         print(false_stalls(watched(given.hours / 10, given.seed, sorted(UNFORESEEN))))
     print()
     print(recordings(healthy_recordings(ROOT)))
@@ -101,7 +101,7 @@ def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
 def false_stalls(verdicts: list[Verdict]) -> str:
     """Return a line for each kind of run, with the number of stalls that were reported for healthy runs."""
     lines = [
-        f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
+        f"{'false stalls':34}{'hours':>8}{'stacks':>8}{'without':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
     ]
     for kind, part in by_kind(verdicts):
@@ -114,8 +114,8 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 def hangs(verdicts: list[Verdict]) -> str:
     """Return a line for each kind of run, with the seconds from the last activity to the report of a hang."""
     lines = [
-        f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
-        f"{'without looks: median':>23}{'longest':>9}"
+        f"{'seconds until a hang is reported':34}{'hangs':>8}{'median':>8}{'90%':>8}{'longest':>9}"
+        f"{'without stacks: median':>23}{'longest':>9}"
     ]
     for kind, part in by_kind(verdicts):
         looked, alone = sorted(v.found_after for v in final(part)), [v.found_after for v in part]
@@ -135,7 +135,9 @@ def summary(verdicts: list[Verdict]) -> str:
         wrong.partition(" s >")[0].rpartition(" ")[0] for v in final_verdicts for wrong in v.wrongly
     )
     of = "".join(f"\n  {count} × {what}" for what, count in wrongly.most_common())
-    return f"{rate:.2f} false stalls in 1,000 run-hours; a hang is a stall after {median:,.0f} s (median){of}"
+    return (
+        f"{rate:.2f} false stalls per 1,000 run-hours; a hang is reported after {median:,.0f} s (median){of}"
+    )
 
 
 def recordings(paths: Iterable[Path]) -> str:

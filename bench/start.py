@@ -79,7 +79,8 @@ def main() -> None:
             for each, folder in folders.items():
                 took[each].append(start(each, folder))
         print(
-            "| version | `run -- true`, processor seconds | to the first | agent, % of a core | agent, MB |"
+            "| version | `run -- true`, processor seconds | ratio to the first "
+            "| agent, % of a core | agent, MB |"
         )
         print("|---|---|---|---|---|")
         for each, folder in folders.items():

@@ -210,7 +210,7 @@ def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    print(f"{COMPARED} steps of each kind with cold caches, beside the same without hooks; % of 50 ms")
+    print(f"{COMPARED} steps of each kind with cold caches, minus the same steps without hooks; % of 50 ms")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         for kind, cost in step_costs(Path(name)).items():
             print(f"  {kind:16} {cost}")

@@ -81,10 +81,10 @@ def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
             process.communicate()
     for name, values in seconds.items():
         print(name)
-        for at, what in enumerate(("processors", "clock")):
+        for at, what in enumerate(("processor", "elapsed")):
             mine, base = ([item[at] for item in some] for some in (values, seconds["ripgrep"]))
             ratios = [f"{of(mine):.3f} s ({of(base) / of(mine):.2f}×)" for of in (min, statistics.median)]
-            print(f"  {what:10}  least {ratios[0]}  median {ratios[1]}")
+            print(f"  {what:10}  minimum {ratios[0]}  median {ratios[1]}")
 
 
 if __name__ == "__main__":

@@ -138,7 +138,9 @@ def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path,
         lesser += bool(minor) and not major
         if major or (minor and (every or lesser <= MINOR_SHOWN)):
             click.echo("\n  ".join([row["case"], *major, *minor]))
-    click.echo(f"{verdicts} verdicts and {lesser} other reports differ; {new} cases new, {len(before)} gone")
+    click.echo(
+        f"{verdicts} verdicts and {lesser} other reports differ; {new} cases are new, {len(before)} are gone"
+    )
     sys.exit(1 if verdicts or before else 0)
 
 

@@ -72,7 +72,7 @@ class Deadman:
         except Exception as error:  # an exception in `blind` counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
-            self._warn(f"the dead-man's switch gets no ping: {wrong}")
+            self._warn(f"no ping is sent to the dead-man's switch: {wrong}")
         else:
             self._signal("ok")
 
@@ -136,7 +136,7 @@ class DeadmanSink:
         """Return the reason why the agent cannot monitor the run; "" if it can."""
         silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
-            return f"the agent has not looked at the run for {duration_text(silent)}"
+            return f"the agent has not checked the run for {duration_text(silent)}"
         return self._problem
 
     def close(self, timeout: float) -> None:

@@ -134,7 +134,7 @@ def _readable(payloads: Iterable[Any]) -> list[Incident]:
         try:
             found.append(convert(payload, Incident, str_keys=True))  # JSON keys are strings, even for ranks
         except NOT_JSON as error:
-            _log.warning("an incident cannot be read and is left out: %s", error)
+            _log.warning("an incident cannot be read and is skipped: %s", error)
     return found
 
 

@@ -49,7 +49,7 @@ def pack_hang(folder: Path, scrub: Scrubber) -> None:
             text = scrub.text(path.read_text(errors="surrogateescape"))
             text = _WORK.sub("/opt/train", text).replace(f"{Path.home()}/", "/home/me/")
             if str(ROOT) in text:
-                raise SystemExit(f"{path}: {ROOT} would stay in it")
+                raise SystemExit(f"{path} still contains {ROOT}")
             info = tarfile.TarInfo(str(path.relative_to(folder)))
             content = text.encode("utf-8", "surrogateescape")
             info.size = len(content)
@@ -75,7 +75,7 @@ def main() -> None:
         content = path.with_suffix(".log.gz").read_bytes()
         text = gzip.decompress(content).decode("utf-8", "replace")
         if run.cause and run.sign and not any(part in text for part in run.sign.split("|")):
-            print(f"{row['id']}: left out, its log does not name the cause")
+            print(f"{row['id']}: skipped, because its log does not name the cause")
             continue
         (HERE / "real").mkdir(exist_ok=True)
         (HERE / "real" / path.with_suffix(".log.gz").name).write_bytes(content)

@@ -156,7 +156,7 @@ def record(row: dict[str, Any], out: Path) -> str:
         process.wait()
     if not event or not target.exists():
         tail = (work / "terminal").read_text(errors="replace")[-600:]
-        return f"{row['id']}: NO EVENT after {time.monotonic() - began:.0f} s: {tail}"
+        return f"{row['id']}: no event after {time.monotonic() - began:.0f} s: {tail}"
     hung = re.search(r"BENCH EVENT ([\d.]+)", events.read_text())
     (target / "case.json").write_text(
         json.dumps(row | {"hung_at": float(hung[1]) if hung else None, "snapshot_at": time.time()}) + "\n"

@@ -27,7 +27,7 @@ def keep(run: Run, seed: int, out: Path, work: Path) -> str:
     name = f"{'fine' if not run.cause else 'fault'}-{run.scenario.replace('_', '-')}-{seed}"
     path = out / f"{name}.log.gz"
     if path.exists():
-        return f"{name}: there"
+        return f"{name}: exists already"
     program = f"{sys.executable} {HERE / 'programs' / run.file} {run.scenario}"
     if run.ranks:
         tee = "--tee 3" if seed % 2 else ""
@@ -57,7 +57,7 @@ def keep(run: Run, seed: int, out: Path, work: Path) -> str:
             code = child.wait(SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            return f"{name}: TIMED OUT"
+            return f"{name}: timed out"
         clean = Scrubber({**_folders(folder)}, "", (str(ROOT),))
         text = clean.text(raw.read_bytes().decode("utf-8", "surrogateescape"))
     with gzip.GzipFile(path, "wb", mtime=0) as packed:
@@ -76,7 +76,7 @@ def keep(run: Run, seed: int, out: Path, work: Path) -> str:
         "command": program.replace(sys.executable, "python").replace(str(HERE), "bench/cases"),
     }
     (out / f"{name}.json").write_text(json.dumps(row) + "\n")
-    return f"{name}: exit code {code}, {time.monotonic() - started:.0f} s, {len(text)} characters, sign {'there' if any(part in text for part in run.sign.split('|')) else 'MISSING'}"
+    return f"{name}: exit code {code}, {time.monotonic() - started:.0f} s, {len(text)} characters, sign {'found' if any(part in text for part in run.sign.split('|')) else 'missing'}"
 
 
 def _folders(work: str) -> dict[str, str]:

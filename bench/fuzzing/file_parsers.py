@@ -282,7 +282,7 @@ def parse_urls(data: bytes) -> None:
 def parse_names(data: bytes) -> None:
     text = from_system(data)
     if re.search(r"[/\0]", safe_name(text, 1)) or re.search(r"[/\0]", sanitise(text)):
-        raise Broken("a name that leads elsewhere")
+        raise Broken("a name contains a slash or a null character")
 
 
 def parse_rule_page(data: bytes) -> None:

@@ -97,7 +97,7 @@ def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
             if seen <= 8:
                 report(f"{target.name}: ×{slowed[0]:.0f}, {slowed[1]:.2f} s for 64 kB: {unit!r}"[:300])
         report(
-            f"{target.name}: {seen} of {count} grow faster than the input"
-            + (f", {worst:.2f} s at most" if seen else "")
+            f"{target.name}: for {seen} of {count} inputs, the time grows faster than the size"
+            + (f"; the longest time is {worst:.2f} s" if seen else "")
         )
     return found

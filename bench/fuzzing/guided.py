@@ -22,9 +22,9 @@ def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
     try:
         import atheris
     except ImportError:
-        raise click.ClickException("atheris is not installed; pip install atheris") from None
+        raise click.ClickException("atheris is not installed; run pip install atheris") from None
     if len(targets) != 1:
-        raise click.ClickException("libFuzzer follows one parser at a time; name it with --only")
+        raise click.ClickException("libFuzzer tests one parser at a time; use --only to select the parser")
     target = targets[0]
 
     def try_input(data: bytes) -> None:

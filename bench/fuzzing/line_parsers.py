@@ -169,7 +169,7 @@ def samples_in(data: bytes) -> None:
     for text in text_of(data).split("\n"):
         sample = extract(Line(text, "fuzz.log", 1))
         if sample is not None and any(not isinstance(value, float) for value in sample.values.values()):
-            raise Broken("a value that is not a number")
+            raise Broken("a value is not a float")
 
 
 def samples_bulk(data: bytes) -> None:
@@ -283,7 +283,7 @@ class _Tags(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.add(tag)
         if any(name.startswith("on") or (value or "").startswith("javascript:") for name, value in attrs):
-            raise Broken(f"markup of the log's own: <{tag} {attrs[0][0]}=…>")
+            raise Broken(f"the page contains markup from the log: <{tag} {attrs[0][0]}=…>")
 
 
 _OUR_TAGS = frozenset(
@@ -352,7 +352,7 @@ def parse_as_html(page: str) -> None:
     tags = _Tags()
     tags.feed(page)
     if strange := tags.found - _OUR_TAGS:
-        raise Broken(f"markup of the log's own: {sorted(strange)}")
+        raise Broken(f"the page contains markup from the log: {sorted(strange)}")
 
 
 def parse_page_text(data: bytes) -> None:
@@ -363,7 +363,7 @@ def parse_page_text(data: bytes) -> None:
     safetext.advice(text).encode()
     safetext.escaped_page(text)
     if "<" in safetext.label(text):
-        raise Broken("markup in a label of a chart")
+        raise Broken("a label of a chart contains markup")
     markdown.code(text)
     markdown.plain(text)
     markdown.fence(text.splitlines())
@@ -372,5 +372,5 @@ def parse_page_text(data: bytes) -> None:
 def parse_chat_text(data: bytes) -> None:
     shown = neutralise(text_of(data), 300)
     if len(shown) > 300 or re.search(r"[<>`\r\n]|@(?=\S)|\x1b", shown):
-        raise Broken("a mention, markup or a line end reaches a chat")
+        raise Broken("a mention, markup, or a line end reaches a chat")
     neutralise(text_of(data))

@@ -304,5 +304,5 @@ def search(report: Callable[[str], None]) -> list[Pattern]:
         if (slowed := slow(pattern)) is not None:
             found.append(pattern)
             report(f"{pattern.place}: ×{slowed[0]:.0f} for four times the text, such as {slowed[1]!r}")
-    report(f"{len(found)} of {len(every_pattern())} patterns take more than time in proportion to the text")
+    report(f"{len(found)} of {len(every_pattern())} patterns need time that grows faster than the text")
     return found

@@ -231,7 +231,7 @@ def _one_process(
             if at.value != seen:
                 seen, since = at.value, time.monotonic()
             elif time.monotonic() - since > HANG_SECONDS:
-                yield _ended(target, seed, at.value, f"longer than {HANG_SECONDS:.0f} s", "hang")
+                yield _ended(target, seed, at.value, f"no result after {HANG_SECONDS:.0f} s", "hang")
                 return
     finally:
         process.kill()

@@ -18,7 +18,7 @@ def check_address_space() -> None:
     try:
         mmap.mmap(-1, _NEEDED_MB << 20).close()
     except OSError:
-        raise MemoryError(f"less than {_NEEDED_MB} MB of address space are left") from None
+        raise MemoryError(f"less than {_NEEDED_MB} MB of address space is left") from None
 
 
 def limit_malloc_arenas() -> None:

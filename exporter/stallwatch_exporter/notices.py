@@ -96,7 +96,7 @@ class Guard:
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
     """Return a guard for work after the command has ended; errors in it must not change the exit code."""
-    return Guard(surviving(notice), "the exit code is the command's")
+    return Guard(surviving(notice), "the exit code of the command is unchanged")
 
 
 def guard_threads(notice: Callable[[str], None]) -> None:

@@ -69,8 +69,8 @@ def _own_home() -> Path | None:
 @functools.cache  # report once per process
 def _report_folders_used(foreign: Path, account_home: Path) -> None:
     print_notice(
-        f"{foreign} belongs to another account, so state and cache are kept below {account_home}"
-        " unless STALLWATCH_HOME and STALLWATCH_CACHE name other folders"
+        f"{foreign} belongs to another account, so state and cache are stored under {account_home};"
+        " to use other folders, set STALLWATCH_HOME and STALLWATCH_CACHE"
     )
 
 
@@ -100,18 +100,18 @@ def why_not_own(folder: Path) -> str:
         return f"{folder} is not a folder (remove it, or set TMPDIR)"
     if not hasattr(os, "geteuid"):
         return ""
-    remedy = "set TMPDIR to a folder of your own"
+    remedy = "set TMPDIR to a folder that this account owns"
     if not is_own(status):
         return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
     if not is_private(status):
-        return f"other accounts can write {folder} (chmod 700, or {remedy})"
+        return f"other accounts can write to {folder} (set its mode to 700, or {remedy})"
     # In a sticky folder, only the owner of an entry or of the folder can rename the entry. In a container
     # without root, root's folders seem to belong to the account "nobody".
     if around.st_mode & stat.S_ISVTX:
         safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
         safe = is_own(around, or_root=True) and not around.st_mode & OTHERS_WRITE
-    return "" if safe else f"other accounts can replace what is in {folder.parent} ({remedy})"
+    return "" if safe else f"other accounts can replace files in {folder.parent} ({remedy})"
 
 
 def user_path(text: str, folder: Path) -> Path:
@@ -120,11 +120,11 @@ def user_path(text: str, folder: Path) -> Path:
     Raises `ValueError` if the text cannot be a path.
     """
     if "\0" in text:
-        raise ValueError("must not hold a null character")
+        raise ValueError("must not contain a null character")
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"names the home folder of a user who is not known: {text}") from None
+        raise ValueError(f"refers to the home folder of an unknown user: {text}") from None
 
 
 def current_folder() -> Path:

@@ -41,12 +41,12 @@ def test_message_arrives_or_the_broken_link_is_named(stack: Any) -> None:
 
     code, lines = try_it(stack, "--port", str(FREE_PORT), wait=2)
     assert (code, len(lines)) == (1, 5)
-    assert lines[-1].startswith("failed  Prometheus scrapes it: no target of ")
+    assert lines[-1].startswith("failed  Prometheus scrapes the metric: no target of ")
 
     stack.chat.refuse = 403
     code, lines = try_it(stack, wait=25)  # the command waits up to 25 s for the chat
     assert (code, len(lines)) == (1, 8)
-    assert "did not take it" in lines[-1] and "403" in lines[-1] and "s3cr3t" not in lines[-1]
+    assert "did not accept the message" in lines[-1] and "403" in lines[-1] and "s3cr3t" not in lines[-1]
     stack.chat.refuse = 0
 
     silence = ["amtool", "--alertmanager.url", stack.url("alertmanager"), "silence", "add"]
@@ -57,12 +57,12 @@ def test_message_arrives_or_the_broken_link_is_named(stack: Any) -> None:
     )
     code, lines = try_it(stack)
     assert code == 1
-    assert lines[-1].endswith("holds it back: a silence matches it")
+    assert lines[-1].endswith("suppresses the alert, because a silence matches it")
 
     stack.stop("relay")
     code, lines = try_it(stack, wait=2)
     assert code == 1
-    assert lines[-1].startswith("failed  the relay answers: ") and "start `stallwatch relay`" in lines[-1]
+    assert lines[-1].startswith("failed  the relay responds: ") and "start `stallwatch relay`" in lines[-1]
 
     stack.stop("alertmanager")
     code, lines = try_it(stack, wait=2)
@@ -82,4 +82,4 @@ def test_missing_rules_in_prometheus_are_reported_with_the_remedy(stack: Any) ->
     stack.start("prometheus")
     code, said = try_it(stack, wait=2)
     assert (code, len(said)) == (1, 1)
-    assert "has no rule StallwatchTest: `stallwatch rules export --prometheus DIR`" in said[0]
+    assert "has no rule StallwatchTest; run `stallwatch rules export --prometheus DIR`" in said[0]

@@ -333,7 +333,7 @@ def test_posts_fail_quickly_with_one_notice_while_the_server_is_down(
     finally:
         postgres.start()
     (line,) = agents.lines
-    assert line.startswith("the database of [alerts] incidents_url does not answer: ")
+    assert line.startswith("the database in [alerts] incidents_url does not respond: ")
     assert agents.coordinator("n1") == "n1"
     assert len(agents.lines) == 1
 
@@ -370,7 +370,7 @@ def test_unreadable_report_does_not_hide_others(agents: Agents, engine: Engine) 
         assert agents.coordinator("n1") == "n1"
     assert set(merger.numbers()) == {"n1", "newer-keys"}
     left_out = ("bytes", "cut", "deep", "large", "newer", "wrong")
-    assert [line.partition(" is left out: ")[0] for line in sorted(agents.lines)] == [
+    assert [line.partition(" is ignored: ")[0] for line in sorted(agents.lines)] == [
         f"the report of {agent!r}" for agent in left_out
     ]
 
@@ -387,7 +387,7 @@ def test_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content: by
         connection.execute(text("UPDATE cluster_runs SET reply = :reply"), {"reply": content})
     assert agents.post("n2") is None and agents.post("n2") is None
     (line,) = agents.lines
-    assert line.startswith("the merged report of all hosts is left out: ")
+    assert line.startswith("the merged report of all hosts is ignored: ")
 
 
 def test_ages_of_a_stored_report_increase(agents: Agents, engine: Engine) -> None:
@@ -433,7 +433,7 @@ def test_failed_coordinator_does_not_delay_other_agents(agents: Agents) -> None:
     assert reply is None or "n2" not in reply.acknowledged
     assert agents.coordinator("n3") == "n1"
     wait_until(lambda: agents.lines)
-    assert agents.lines == ["the report of 'n2' is left out: 'a fault'"]
+    assert agents.lines == ["the report of 'n2' is ignored: 'a fault'"]
 
 
 def test_oversized_report_is_not_sent(agents: Agents) -> None:
@@ -441,7 +441,7 @@ def test_oversized_report_is_not_sent(agents: Agents) -> None:
     assert agents.post("n1", ranks="1" * MOST_BYTES) is None
     assert agents.post("n1", ranks="1" * MOST_BYTES) is None
     (line,) = agents.lines
-    assert "the report of 'n1' is left out: it has 10" in line
+    assert "the report of 'n1' is ignored: it has 10" in line
     assert agents.coordinator("n1") == "n1"
 
 

@@ -38,7 +38,7 @@ def test_cases_match_the_index(cases: list[Case]) -> None:
 
 
 def test_modified_case_is_refused(cases: list[Case]) -> None:
-    with pytest.raises(Exception, match="not the case"):
+    with pytest.raises(Exception, match="does not match its checksum"):
         replace(cases[0], sha256="0" * 64).content()
 
 

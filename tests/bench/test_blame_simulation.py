@@ -23,7 +23,7 @@ def test_nearly_all_faults_are_found_and_no_innocent_rank_is_blamed(layout: str)
     assert [result for result in results if result.verdict == "wrong"] == []
     counted = Counter(result.verdict for result in results if result.known == "recorder")
     assert counted["right"] >= 0.8 * counted.total()
-    assert summary(results).startswith("  108 judged:")
+    assert summary(results).startswith("  108 trials:")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

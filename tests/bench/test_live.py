@@ -153,7 +153,10 @@ def test_sums_exclude_skipped_programs() -> None:
     rows = [
         {**row, "name": name, "healthy": healthy, "outcome": outcome} for name, healthy, outcome in outcomes
     ]
-    assert tables(rows).splitlines()[-2:] == ["1 of 2 healthy runs false", "1 of 1 failing runs right (100%)"]
+    assert tables(rows).splitlines()[-2:] == [
+        "1 of 2 healthy runs caused a false alarm",
+        "1 of 1 failing runs were reported correctly (100%)",
+    ]
 
 
 def test_listed_programs_exist() -> None:

@@ -65,7 +65,9 @@ def test_recordings_with_timestamps_are_replayed() -> None:
 
 def test_summary_contains_the_rate_of_false_stalls_and_the_time_to_a_hang() -> None:
     verdicts = [Verdict("even", 400.0, 1, 31.0), Verdict("even", 100.0, 0, 33.0)]
-    assert summary(verdicts) == "2.00 false stalls in 1,000 run-hours; a hang is a stall after 32 s (median)"
+    assert (
+        summary(verdicts) == "2.00 false stalls per 1,000 run-hours; a hang is reported after 32 s (median)"
+    )
 
 
 def test_tables_have_a_line_for_each_kind() -> None:

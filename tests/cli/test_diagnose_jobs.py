@@ -227,7 +227,7 @@ def test_incompatible_options_are_refused(stallwatch: Stallwatch, logs: Path) ->
         assert (result.exit_code, result.stdout) == (2, "") and "exclude each other" in result.stderr
     result = stallwatch("diagnose", "logs", "--job", "99")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no job is called 99: there are 1001, 1002, 1003" in result.stderr
+    assert "no job is called 99; the jobs are 1001, 1002, 1003" in result.stderr
     result = stallwatch("diagnose", "logs/slurm-1001.out", "--job", "1001")
     assert result.exit_code == 2 and "one run" in result.stderr
     result = stallwatch("diagnose", "gone.log", "--job", "1001")
@@ -342,7 +342,7 @@ def test_python_function_returns_one_diagnosis(logs: Path) -> None:
     assert found.notes[0].startswith("The file names suggest 3 jobs")
     assert package.diagnose(logs, job="1003").progress.last_step == 60
     assert package.diagnose(logs, together=True).stats.files == 4
-    with pytest.raises(ValueError, match="no job is called 7: there are 1001, 1002, 1003"):
+    with pytest.raises(ValueError, match="no job is called 7; the jobs are 1001, 1002, 1003"):
         package.diagnose(logs, job="7")
 
 

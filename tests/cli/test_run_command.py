@@ -200,7 +200,7 @@ def test_exit_code_is_kept_if_monitoring_fails(
         ("stallwatch.cli.watching.print_end", "the report failed"),
         ("stallwatch.cli.watching.TerminalSink.close", "the last lines for the terminal failed"),
         ("stallwatch_alerts.store_sink.StoreSink.close", "storing the last incidents failed"),
-        ("stallwatch_exporter.running.capture.Capture.drain", "carrying the last output failed"),
+        ("stallwatch_exporter.running.capture.Capture.drain", "forwarding the last output failed"),
         ("stallwatch_exporter.watching.log_reader.LogReader.finish", "concluding failed"),
         ("stallwatch_exporter.watching.log_reader.LogReader.close", "closing /metrics failed"),
     ],
@@ -471,7 +471,7 @@ def test_run_is_recorded_in_tmpdir_if_the_state_folder_is_not_writable(
     done = process("run", "--no-metrics", "--name", "sft", "--", sys.executable, "-c", failing)
     assert done.returncode == 1
     (folder,) = (tmp_path / "tmp").glob("stallwatch-*/runs/sft")
-    assert f"this run is kept in {folder}" in done.stderr
+    assert f"this run is stored in {folder}" in done.stderr
     assert f"The record of the run is in {folder}, because the state folder" in done.stderr
     (row,) = process("runs").stdout.splitlines()
     assert row.split("\t")[:2] == ["sft", "failed"]

@@ -241,7 +241,7 @@ def test_replay_reports_a_log_without_records(stallwatch: Stallwatch, tmp_path: 
     (tmp_path / "train.log").write_text("step 1 loss 0.5\n")
     result = stallwatch("replay", str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "train.log holds no records as `stallwatch run` writes them" in result.stderr
+    assert "train.log contains no records in the format of `stallwatch run`" in result.stderr
 
 
 def test_replay_of_a_run_without_output_is_empty(stallwatch: Stallwatch, home: Path) -> None:

@@ -55,8 +55,7 @@ def test_missing_file_descriptors_are_reported_once(run: Any) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert [notice for notice in run.notices if "ranks" in notice] == [
-        "looking at the ranks failed (OSError: [Errno 24] Too many open files: '/dev/null');"
-        " the run continues"
+        "checking the ranks failed (OSError: [Errno 24] Too many open files: '/dev/null'); the run continues"
     ]
     assert run.agent.errors
 

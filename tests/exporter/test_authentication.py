@@ -37,10 +37,10 @@ def test_own_requests_use_the_configured_credentials(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("token_file", "t\n", ""),
-        ("token_file", "\n", "must hold a token on each line"),
+        ("token_file", "\n", "must contain a token on each line"),
         ("token_file", None, "cannot be read (No such file or directory)"),
         ("basic_auth_file", "ann:x\n", ""),
-        ("basic_auth_file", "ann:x\nbob\n", "must hold user:password on each line"),
+        ("basic_auth_file", "ann:x\nbob\n", "must contain user:password on each line"),
     ],
 )
 def test_file_without_valid_users_is_reported(
@@ -65,7 +65,7 @@ def test_report_about_a_refused_name_contains_no_secret() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "remedy"),
-    [(0, "chmod o-r {path}"), (os.ST_RDONLY, "mount it with defaultMode: 0440 (Kubernetes)")],
+    [(0, "run chmod o-r {path}"), (os.ST_RDONLY, "mount it with defaultMode: 0440 (Kubernetes)")],
 )
 def test_remedy_is_possible_on_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, remedy: str
@@ -74,10 +74,10 @@ def test_remedy_is_possible_on_the_file_system(
     path.chmod(0o644)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
     assert problems(ServerSettings(token_file=path)) == [
-        f"every account can read {path}: {remedy.format(path=path)}"
+        f"every account can read {path}; {remedy.format(path=path)}"
     ]
 
 
 def test_invalid_allowed_host_is_reported() -> None:
     (line,) = problems(ServerSettings(allowed_hosts=("node7", "*.example.org", "*", "http://node7")))
-    assert line.startswith("allowed_hosts under [server]: 'http://node7' is no host name; write a name")
+    assert line.startswith("allowed_hosts under [server]: 'http://node7' is not a host name; use one")

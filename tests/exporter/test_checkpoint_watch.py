@@ -272,7 +272,7 @@ def test_error_in_a_check_is_reported_once_without_traceback(
     run.wait(60)
     assert [incident.rule for incident in run.told] == [EMPTY]
     (notice,) = run.notices
-    assert "looking at checkpoints failed (ValueError: year 0 is out of range)" in notice
+    assert "checking the checkpoints failed (ValueError: year 0 is out of range)" in notice
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

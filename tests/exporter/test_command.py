@@ -167,14 +167,14 @@ def test_name_in_use_is_reported(run: Run) -> None:
     assert run(STEPS, name="sft 7b").folder.run == "sft-7b"
     outcome = run(STEPS, name="sft 7b")
     assert outcome.folder.run == "sft-7b-2"
-    assert outcome.notices == ["the name sft 7b is taken: this run is called sft-7b-2"]
+    assert outcome.notices == ["the name sft 7b is taken; this run is called sft-7b-2"]
 
 
 @pytest.mark.parametrize(
     ("name", "called", "said"),
     [
         ("", "", "the name is empty"),
-        ("a/../b c \U0001f4a5", "a-..-b-c", "has characters that the name of a run cannot have"),
+        ("a/../b c \U0001f4a5", "a-..-b-c", "contains characters that are not allowed in the name of a run"),
         ("x" * 400, "x" * 100, "is longer than 100 characters"),
         ("sft-7b", "sft-7b", ""),
     ],
@@ -183,7 +183,7 @@ def test_invalid_name_is_reported(run: Run, name: str, called: str, said: str) -
     outcome = run("pass", name=name)
     assert outcome.folder.run == called or not called
     assert len(outcome.notices) == bool(said)
-    assert all(f"{said}: this run is called {outcome.folder.run}" in notice for notice in outcome.notices)
+    assert all(f"{said}; this run is called {outcome.folder.run}" in notice for notice in outcome.notices)
 
 
 STEP_OF_SLURM = {
@@ -204,7 +204,8 @@ def test_tasks_of_a_slurm_step_are_one_run(run: Run, monkeypatch: pytest.MonkeyP
     infos = [outcome.folder.info for outcome in outcomes]
     assert infos[0].key == infos[1].key != infos[2].key and infos[0].job == "8123.0"
     said = (
-        "the name sft 7b has characters that the name of a run cannot have: this run is called sft-7b-8123.0"
+        "the name sft 7b contains characters that are not allowed in the name of a run; "
+        "this run is called sft-7b-8123.0"
     )
     assert [outcome.notices for outcome in outcomes] == [[], [], [said]]
     alone = run("pass", name="sft", join=JoinSettings(mode="off")).folder
@@ -375,7 +376,7 @@ def test_report_that_takes_too_long_is_omitted() -> None:
 
     reader = LogReader(never, ByteQueue(), os.getpid(), messages.append)
     assert reader.finish(lambda _: pytest.fail("no agent"), patience=0.05, report=0.0) is None
-    assert "left out" in messages[0]
+    assert "is skipped" in messages[0]
     release.set()
 
 

@@ -55,7 +55,7 @@ def test_unwritable_folder_is_reported_and_metrics_are_served(tmp_path: Path) ->
     assert server is not None
     (line,) = said
     assert line.startswith(
-        f"Prometheus cannot discover /metrics: {tmp_path / 'file'}: File exists; name a folder"
+        f"Prometheus cannot discover /metrics: {tmp_path / 'file'}: File exists; set exporter.sd_dir"
     )
     server.close()
 

@@ -70,4 +70,4 @@ def test_command_runs_unwatched_in_a_small_address_space(megabytes: int, tmp_pat
         ["sh", "-c", limited], env=environ, capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert "less than 128 MB of address space are left" in done.stderr
+    assert "less than 128 MB of address space is left" in done.stderr

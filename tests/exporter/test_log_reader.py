@@ -203,7 +203,9 @@ def test_unread_output_is_copied_and_reported(run: Any, monkeypatch: pytest.Monk
     assert (progress.first_step, progress.last_step) == (4, 4)  # the line of step 3 is incomplete
     assert result[0].last_lines[-1] == "ValueError: bad shape"
     assert message("diagnosis.unread-lines", count=2) in result[2].notes
-    assert messages == ["no time to analyze 2 lines before the end: the copies contain them"]
+    assert messages == [
+        "there was no time to analyze 2 lines before the end; the log copies contain this output"
+    ]
     copied = (run.folder.path / "output.log").read_bytes()
     assert b"step 2/10" in copied and b"step 3/10" in copied
     run.agent.tick(run.now)

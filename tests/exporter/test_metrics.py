@@ -231,7 +231,7 @@ def test_port_in_use_is_skipped_with_a_notice() -> None:
         server = serve(full().registry, ExporterSettings(port=port), messages.append)
         assert server is not None
         assert messages == [
-            f"port {port} is in use: /metrics is on port {server.url.split(':')[2].split('/')[0]}"
+            f"port {port} is in use; /metrics is served on port {server.url.split(':')[2].split('/')[0]}"
         ]
         with urllib.request.urlopen(server.url, timeout=120) as answer:
             assert b"stallwatch_loss" in answer.read()

@@ -85,7 +85,7 @@ def test_compressed_copies_and_foreign_lines_are_accepted(recording: RunFolder) 
 
 
 def test_folder_without_log_copies_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoRecording, match="holds no log copies"):
+    with pytest.raises(NoRecording, match="contains no log copies"):
         replay(tmp_path, 1.0)
 
 

@@ -64,9 +64,12 @@ def test_clients_without_a_valid_certificate_are_refused(pem: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["tls_key"], "tls_key without tls_certificate"),
-        (["tls_client_ca"], "tls_client_ca without tls_certificate"),
-        (["tls_key", "tls_client_ca"], "tls_key and tls_client_ca without tls_certificate"),
+        (["tls_key"], "tls_certificate is not set; set it, or remove tls_key"),
+        (["tls_client_ca"], "tls_certificate is not set; set it, or remove tls_client_ca"),
+        (
+            ["tls_key", "tls_client_ca"],
+            "tls_certificate is not set; set it, or remove tls_key and tls_client_ca",
+        ),
     ],
 )
 def test_incomplete_tls_settings_do_not_fall_back_to_http(pem: Path, given: list[str], words: str) -> None:

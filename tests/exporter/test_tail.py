@@ -200,7 +200,7 @@ def test_binary_file_is_refused_with_a_notice(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"\x7fELF" + bytes(range(256)) * 10)
     files = TailSet([str(tmp_path / "*.log")], notice=messages.append)
     assert files.discover() == [] == files.discover()
-    assert len(messages) == 1 and "a.log is not text" in messages[0]
+    assert len(messages) == 1 and "a.log is not a text file" in messages[0]
 
 
 def test_positions_are_stored(log: Path) -> None:

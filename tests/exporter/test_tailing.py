@@ -103,7 +103,7 @@ def test_printed_step_times_set_the_threshold_without_timestamps(run: Any, log: 
     append(log, "".join(map(line, range(1, 40))))
     os.utime(log, (run.now - 20, run.now - 20))
     begin(run, log)
-    assert "quiet for 20 s; a stall is reported after 30 s" in outlook(run.agent)
+    assert "no sign of progress for 20 s; a stall is reported after 30 s" in outlook(run.agent)
     run.wait(9)
     assert run.told == []
     run.wait(2)
@@ -114,7 +114,10 @@ def test_tail_reports_its_threshold_before_it_is_learned(run: Any, log: Path) ->
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
     os.utime(log, (run.now - 600, run.now - 600))
     begin(run, log)
-    waits = "quiet for 10 min; a stall is reported after 30 min, until the rhythm of its steps is known"
+    waits = (
+        "no sign of progress for 10 min; a stall is reported after 30 min "
+        "(until the duration of a step is known)"
+    )
     assert waits in outlook(run.agent)
 
 

@@ -207,7 +207,7 @@ def test_credentials_file_readable_by_all_accounts_is_reported(
     settings.token_file.chmod(0o644)
     start(kind, settings, said.append)
     (line,) = said
-    assert f"every account can read {settings.token_file}: chmod o-r" in line
+    assert f"every account can read {settings.token_file}; run chmod o-r" in line
 
 
 def test_logged_in_browser_cannot_be_used_by_another_site(ask: Callable[..., Answer]) -> None:

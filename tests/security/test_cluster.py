@@ -77,7 +77,7 @@ def test_post_with_a_wrong_secret_is_refused(secret: str, two: Cluster, victim: 
     assert send(two.port, secret=secret).status == 401
     assert send(two.port, b"", secret=secret, method="GET", path=HELLO).status == 401
     assert victim.merges.agents == ["agent0"]
-    assert victim.notes == ["refused an agent at 127.0.0.1: its secret is another one"]
+    assert victim.notes == ["refused an agent at 127.0.0.1: it uses a different secret"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_post_with_a_wrong_secret_is_refused(secret: str, two: Cluster, victim: 
 def test_post_without_proof_is_refused(header: str, two: Cluster, victim: Host) -> None:
     answer = request(two.port, REPORTS, f"Authorization: {header}", method="POST", body=POST)
     assert answer.status == 401
-    assert victim.notes == ["refused an agent at 127.0.0.1: it has no proof that it is of this run"]
+    assert victim.notes == ["refused an agent at 127.0.0.1: it does not prove that it belongs to this run"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_replayed_post_is_refused(two: Cluster, victim: Host) -> None:
     """A recorded post cannot be sent again, neither to its recipient nor to the successor."""
     assert statuses(two.port, POST) == [200]
     assert statuses(two.port, POST) == [401]
-    assert victim.notes == ["refused a post of eve at 127.0.0.1: it was sent before"]
+    assert victim.notes == ["refused a post from eve at 127.0.0.1: it repeats an earlier request"]
     victim.backing.close()
     returned = two.start(0, agent="returned")
     assert returned.post()
@@ -123,7 +123,7 @@ def test_posts_of_another_run_are_not_merged(two: Cluster, victim: Host) -> None
     assert send(two.port, other, key=KEY[::-1]).status == 404
     assert statuses(two.port, other, mixed) == [400, 400]
     assert victim.merges.agents == ["agent0"]
-    assert victim.notes == ["refused a post of eve at 127.0.0.1: it has reports of another run"]
+    assert victim.notes == ["refused a post from eve at 127.0.0.1: it contains reports from another run"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_posts_of_another_run_are_not_merged(two: Cluster, victim: Host) -> None
 def test_malformed_post_is_refused_in_one_line(body: bytes, two: Cluster, victim: Host) -> None:
     assert send(two.port, body).status in (400, 411)
     (note,) = victim.notes
-    assert note.startswith("refused a post of eve at 127.0.0.1: it ") and "\x1b" not in note
+    assert note.startswith("refused a post from eve at 127.0.0.1: it ") and "\x1b" not in note
     assert victim.merges.agents == ["agent0"]
 
 
@@ -160,7 +160,7 @@ def test_compression_bomb_is_not_expanded(body: bytes, two: Cluster, victim: Hos
     finally:
         tracemalloc.stop()
     assert send(two.port, body, "Content-Encoding: zstd").status == 413
-    assert victim.notes == ["refused a post of eve at 127.0.0.1: it is larger than 1,048,576 bytes"]
+    assert victim.notes == ["refused a post from eve at 127.0.0.1: it is larger than 1,048,576 bytes"]
 
 
 def test_other_and_broken_compressions_are_refused(two: Cluster, victim: Host) -> None:
@@ -184,14 +184,16 @@ def test_version_mismatch_is_reported_on_both_sides(
     assert send(two.port, newer).status == 426
     assert send(two.port, b"", method="GET", path="/cluster/v2/hello").status == 426
     assert victim.notes == [
-        "refused a post of eve at 127.0.0.1: it has version 2; it speaks version 1 of the protocol;"
-        " install the same Stallwatch on all hosts"
+        "refused a post from eve at 127.0.0.1: it uses version 2 of the protocol; this agent uses version 1;"
+        " install the same version of Stallwatch on all hosts"
     ]
     monkeypatch.setattr(peer, "HELLO", "/cluster/v2/hello")
     second = two.start(1)
     assert second.post()
     (note,) = second.notes
-    assert note.endswith("it has another version; install the same Stallwatch on all hosts")
+    assert note.endswith(
+        "it uses another version of the protocol; install the same version of Stallwatch on all hosts"
+    )
     assert second.merges.agents == ["agent1"]
 
 
@@ -201,9 +203,10 @@ def test_secret_mismatch_is_reported_on_both_sides(two: Cluster, victim: Host) -
         assert second.post()
         two.now += peer.RETRY_SECONDS
     assert victim.merges.agents == ["agent0"] and second.merges.agents == ["agent1"] * 3
-    assert victim.notes == ["refused an agent at 127.0.0.1: its secret is another one"]
+    assert victim.notes == ["refused an agent at 127.0.0.1: it uses a different secret"]
     assert second.notes == [
-        f"127.0.0.1:{two.port} does not take the reports of this host: it has another secret; {HOW_TO_JOIN}"
+        f"127.0.0.1:{two.port} does not accept the reports of this host: "
+        f"it uses a different secret; {HOW_TO_JOIN}"
     ]
 
 
@@ -231,8 +234,8 @@ def test_reply_of_an_impostor_coordinator_is_rejected(two: Cluster) -> None:
         fake.shutdown()
     assert reply is not None and reply.coordinator == "agent1"
     assert second.notes == [
-        f"127.0.0.1:{two.port} does not take the reports of this host:"
-        " its answer is not signed with the secret of the run"
+        f"127.0.0.1:{two.port} does not accept the reports of this host:"
+        " its response is not signed with the secret of the run"
     ]
 
 
@@ -374,7 +377,7 @@ def test_secret_that_others_can_read_or_write_is_not_used(mode: int, two: Cluste
     alone = two.start(0, secret="")
     assert alone.post() and alone.backing.address == ""
     assert alone.notes == [
-        f"this agent stays alone: {path}: it is no file of this account alone; {HOW_TO_JOIN}"
+        f"this agent cannot join other hosts: {path}: it is no file of this account alone; {HOW_TO_JOIN}"
     ]
 
 
@@ -423,7 +426,7 @@ def test_secret_that_is_never_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "join" / KEY).touch(0o600)
     source = SecretSource(JoinSettings(), tmp_path, KEY)
     assert source.get(1000.0) is None and source.get(1089.0) is None
-    with pytest.raises(Exception, match="holds no secret"):
+    with pytest.raises(Exception, match="does not contain a secret"):
         source.get(1090.0)
 
 
@@ -488,7 +491,9 @@ def test_certificate_of_another_authority_is_refused_on_both_sides(
         assert one.post()
     assert first.merges.agents == ["agent0"]
     wait_until(lambda: first.notes)
-    assert first.notes[0].startswith("refused an agent at 127.0.0.1: it shows no certificate of the run")
+    assert first.notes[0].startswith(
+        "refused an agent at 127.0.0.1: it did not present a certificate of the run"
+    )
     for one in (second, third):
         assert "certificate" in one.notes[0]
 
@@ -500,7 +505,7 @@ def test_incomplete_certificates_are_refused(
     alone = two.start(0, **{**certificates("run"), missing: None})
     assert alone.post() and alone.backing.address == ""
     assert alone.notes == [
-        f"this agent stays alone: join.{missing} is not set; mutual TLS needs all three files"
+        f"this agent cannot join other hosts: set join.{missing}, because mutual TLS needs all three files"
     ]
 
 
@@ -522,8 +527,8 @@ def test_other_account_in_place_of_the_host_agent_gets_no_report(
             assert connection.recv(1) == b""
     assert rank.merges.agents == ["agent0"]
     assert rank.notes == [
-        "the agent that posts for this host cannot be used ([Errno 1] it is of another account):"
-        " this one posts for itself"
+        "cannot use the agent that posts the reports of this host ([Errno 1] it belongs to another account);"
+        " this agent posts its own reports"
     ]
 
 

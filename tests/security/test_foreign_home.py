@@ -72,7 +72,7 @@ def test_symlinks_in_a_foreign_home_do_not_redirect_root(
 def test_foreign_home_is_reported_in_one_line(home: Path, own: Path) -> None:
     done = CliRunner().invoke(cli, ["runs"])
     named, empty = done.stderr.splitlines()
-    assert named.startswith(f"stallwatch: {home} belongs to another account, so") and f"below {own}" in named
+    assert named.startswith(f"stallwatch: {home} belongs to another account, so") and f"under {own}" in named
     assert f"no run in {own}/.local/state/stallwatch yet" in empty
 
 

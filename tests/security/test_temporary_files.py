@@ -127,7 +127,7 @@ def test_swapped_run_folder_in_tmpdir_is_detected(
     if how == "sticky":
         assert folder.problem is None and [run for _, run in kept_runs(home)] == [folder.info]
         return
-    assert folder.problem is not None and f"can replace what is in {place} (set TMPDIR" in folder.problem
+    assert folder.problem is not None and f"can replace files in {place} (set TMPDIR" in folder.problem
     assert list(temporary_home(home).iterdir()) == []
     monkeypatch.setattr("stallwatch_exporter.runs.runfolder.why_not_own", lambda _: "")
     assert RunFolder.create("sft", ["x"], home=home).problem is None

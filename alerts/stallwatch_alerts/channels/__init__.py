@@ -13,5 +13,5 @@ def open_channel(url: str) -> Channel:
     try:
         from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     except ModuleNotFoundError as error:
-        raise RuntimeError(f"{error.name} is not installed; pip install 'stallwatch[alerts]'") from error
+        raise RuntimeError(f"{error.name} is not installed; run pip install 'stallwatch[alerts]'") from error
     return AppriseChannel(url)

@@ -45,15 +45,15 @@ def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
     if not found:
         return ChannelError("not a URL: it has no scheme such as slack://", code="url")
     if scheme.lower() in ("http", "https"):
-        return ChannelError("no chat is known by this web address", code="web")
+        return ChannelError("no supported chat uses this web address", code="web")
     if scheme.lower() not in (known := apprise_schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return ChannelError(f"there is no channel {scheme!r}{hint}", code="url")
+        return ChannelError(f"unknown channel {scheme!r}{hint}", code="url")
     # Omit the lines in which Apprise reports that it could not load the URL, because these lines contain
     # parts of the URL.
     reasons = [line for line in log_lines if not line.startswith(("Could not load", "Unparseable"))]
-    reason = "; ".join(dict.fromkeys(reasons)) or "not a URL that Apprise understands"
+    reason = "; ".join(dict.fromkeys(reasons)) or "Apprise cannot read this URL"
     return ChannelError(reason, code="url")
 
 

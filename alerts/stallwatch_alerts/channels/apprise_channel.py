@@ -89,7 +89,7 @@ class AppriseChannel:
             failure = error
         except Exception as error:
             # A library's error can contain the URL, either in its message or in its exception chain.
-            failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
+            failure = ChannelError(f"the message was not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
 

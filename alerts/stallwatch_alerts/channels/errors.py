@@ -78,13 +78,15 @@ def known_failure(output: str) -> ChannelError | None:
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         shown = f" ({why[:80]})" if why else ""
-        return ChannelError(f"the server's certificate is not accepted{shown}", code="tls")
+        return ChannelError(f"the server's certificate was not accepted{shown}", code="tls")
     for pattern, reason, code in _REASONS:
         if re.search(pattern, output):
             return ChannelError(reason, code=code)
     if (found := _SSL.search(output)) is not None:
-        return ChannelError(f"TLS fails ({found['code'].replace('_', ' ').lower()})", code="tls")
-    return ChannelError("TLS fails", code="tls") if "SSLError" in output else None
+        return ChannelError(
+            f"the TLS connection failed ({found['code'].replace('_', ' ').lower()})", code="tls"
+        )
+    return ChannelError("the TLS connection failed", code="tls") if "SSLError" in output else None
 
 
 def smtp_code(output: str) -> str:

@@ -105,11 +105,13 @@ def _post(request: Request, line: Line) -> Answer:
 def _failure(error: Exception, line: Line) -> ChannelError:
     """Return a `ChannelError` without the URL, which the library's exception can contain."""
     if isinstance(error, requests.Timeout):
-        return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
+        return ChannelError(f"no response within {max(line.timeout):g} s", code="timeout")
     if (known := known_failure(str(error))) is not None:
         return known
     broke = isinstance(error, requests.ConnectionError)
-    reason = "the connection broke" if broke else f"not sent ({type(error).__name__})"
+    reason = (
+        "the connection was interrupted" if broke else f"the message was not sent ({type(error).__name__})"
+    )
     return ChannelError(reason, code="connection")
 
 

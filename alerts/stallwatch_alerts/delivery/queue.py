@@ -301,7 +301,8 @@ class DeliveryQueue:
                 self._troubled = True
                 with contextlib.suppress(Exception):
                     self._report(
-                        f"messages cannot be kept on disk ({type(error).__name__}); they are sent from memory"
+                        f"messages cannot be stored on disk ({type(error).__name__}); "
+                        "they are sent from memory"
                     )
             self._keep(self._in_memory(), updates)
 

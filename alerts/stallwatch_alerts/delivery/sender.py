@@ -154,7 +154,7 @@ class Sender:
             except Exception as error:  # for example, because a database is temporarily down
                 if self._troubled_at is None:
                     self._warn(
-                        f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
+                        f"{self.name}: the outbox cannot be read ({type(error).__name__}); trying again"
                     )
                     self._troubled_at = self._clock()
             self.looked_at = self._clock()
@@ -220,7 +220,8 @@ class Sender:
             self._count("given-up")
             title = batch.groups[0].worst.message.title
             self._warn(
-                f"{self.name}: gave up {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: {reason}"
+                f"{self.name}: gave up on message {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: "
+                f"{reason}"
             )
             return
         pause = retry_after(error)
@@ -228,7 +229,7 @@ class Sender:
         self.outbox.refused(batch, channel, reason, now, again, pause=pause is not None)
         self._count("failed")
         if not self._refusing:
-            self._warn(f"{self.name} did not take a message, trying again: {reason}")
+            self._warn(f"{self.name} did not accept a message; trying again: {reason}")
         self._refusing = True
 
     def _is_acknowledged(self, incident: str) -> bool:

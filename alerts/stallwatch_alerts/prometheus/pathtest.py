@@ -64,31 +64,31 @@ class PathTest:
     def links(self) -> Iterator[Link]:
         """Test the links in order until one is broken, and yield each link as soon as its state is known."""
         steps: list[tuple[str, Callable[[], str]]] = [
-            ("Prometheus answers and has the rules", self._has_rules),
+            ("Prometheus responds and has loaded the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),
-            ("the relay answers", self._relay_answers),
+            ("the relay responds", self._relay_answers),
         ]
         if not (yield from _walked(steps)):
             return
         registry = CollectorRegistry()
-        Gauge("stallwatch_alert_test", "1 while alerts are tried.", ("run",), registry=registry).labels(
-            self.run
-        ).set(1)
+        Gauge(
+            "stallwatch_alert_test", "1 while the path of the alerts is tested.", ("run",), registry=registry
+        ).labels(self.run).set(1)
         problems: list[str] = []
         server = serve(registry, self._exporter, problems.append)
         if server is None:
             port = self._exporter.port
-            why = problems[0] if problems else "it cannot be had"
-            remedy = "give --port one that is free and that Prometheus scrapes"
+            why = problems[0] if problems else "the port is not available"
+            remedy = "use --port to give a free port that Prometheus scrapes"
             yield Link(f"a metric is served on port {port}", False, f"{why}; {remedy}")
             return
         try:
             yield Link("a metric is served", True, server.url)
             yield from _walked(
                 [
-                    ("Prometheus scrapes it", self._scraped),
-                    ("its rule fires", self._fires),
-                    ("Alertmanager has the alert", self._routed),
+                    ("Prometheus scrapes the metric", self._scraped),
+                    ("the rule for the metric fires", self._fires),
+                    ("Alertmanager received the alert", self._routed),
                     ("the relay notified the chats", self._delivered),
                 ]
             )
@@ -102,30 +102,35 @@ class PathTest:
         ours = [rule for rule in rules if str(rule.get("name", "")).startswith("Stallwatch")]
         if not any(rule["name"] == ALERT for rule in ours):
             raise Broken(
-                f"{self._prometheus.url} has no rule {ALERT}: `stallwatch rules export --prometheus DIR`,"
-                " name the files under rule_files, and reload it"
+                f"{self._prometheus.url} has no rule {ALERT}; run `stallwatch rules export --prometheus DIR`,"
+                " add the files to rule_files in prometheus.yml, and reload Prometheus"
             )
         sick = [rule for rule in ours if rule.get("health") == "err"]
         if sick:
-            raise Broken(f"its rule {sick[0]['name']} fails: {sick[0].get('lastError', '')}")
+            raise Broken(f"the rule {sick[0]['name']} fails: {sick[0].get('lastError', '')}")
         counted = f"{self._prometheus.url}, {len(ours)} alerting rules"
         loaded = {rule["name"] for rule in ours}
         absent = [name for name in alerts_written_by_hand() if name not in loaded]
         if absent:
-            return f"{counted} of an older release, without {absent[0]}: export them again and reload it"
+            return (
+                f"{counted} of an older release, without {absent[0]};"
+                " export the rules again and reload Prometheus"
+            )
         return counted
 
     def _sends(self) -> str:
         # Prometheus needs some seconds after its start to discover Alertmanagers.
         known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
         if not known:
-            raise Broken(f"{self._prometheus.url} knows none: name it under alerting in prometheus.yml")
+            raise Broken(
+                f"{self._prometheus.url} has no Alertmanager; add one under alerting in prometheus.yml"
+            )
         self._alertmanager = self._alertmanager or Alertmanager(known[0])
         try:
             self._alertmanager.get("/api/v2/status")
         except NoAnswer as error:
             raise Broken(
-                f"{error}; where it has another address from here, give --alertmanager URL"
+                f"{error}; if the address differs on this host, give it with --alertmanager URL"
             ) from None
         return self._alertmanager.url
 
@@ -147,20 +152,22 @@ class PathTest:
         port = self._exporter.port
         ours = [target for target in self._prometheus.targets() if f":{port}/" in target.get("scrapeUrl", "")]
         if not ours:
-            return f"no target of {self._prometheus.url} has port {port}: name this host under scrape_configs"
+            return f"no target of {self._prometheus.url} has port {port}; add this host to scrape_configs"
         down = [target for target in ours if target.get("health") != "up"]
         if down:
             return (
                 f"{down[0]['scrapeUrl']}: {down[0].get('lastError') or 'not scraped yet'};"
-                " bind to an address that Prometheus reaches (--host 0.0.0.0)"
+                " bind to an address that Prometheus can reach (--host 0.0.0.0)"
             )
-        return f"{ours[0]['scrapeUrl']} is scraped, but it is another host or program than this one"
+        return f"Prometheus scrapes {ours[0]['scrapeUrl']}, but another host or program serves this address"
 
     def _fires(self) -> str:
         began = self._clock()
         expression = f'ALERTS{{alertname="{ALERT}", run="{self.run}", alertstate="firing"}}'
         if not self._until(lambda: self._prometheus.query(expression)):
-            raise Broken(f"{ALERT} does not fire: is evaluation_interval longer than {self._wait:.0f} s?")
+            raise Broken(
+                f"{ALERT} does not fire; check whether evaluation_interval is longer than {self._wait:.0f} s"
+            )
         return self._after(began)
 
     def _routed(self) -> str:
@@ -169,13 +176,13 @@ class PathTest:
         found = self._until(lambda: alertmanager.alerts(self.run))
         if not found:
             raise Broken(
-                f"{alertmanager.url} did not get it: Prometheus' own log tells why"
-                " (metric prometheus_notifications_errors_total)"
+                f"{alertmanager.url} did not receive the alert; check the log of Prometheus"
+                " and its metric prometheus_notifications_errors_total"
             )
         status = found[0].get("status", {})
         if status.get("state") == "suppressed":
-            by = "a silence" if status.get("silencedBy") else "an inhibition"
-            raise Broken(f"{alertmanager.url} holds it back: {by} matches it")
+            by = "a silence" if status.get("silencedBy") else "an inhibition rule"
+            raise Broken(f"{alertmanager.url} suppresses the alert, because {by} matches it")
         receivers = ", ".join(receiver["name"] for receiver in found[0].get("receivers", []))
         return f"{self._after(began)}, for {receivers}"
 
@@ -184,14 +191,16 @@ class PathTest:
         messages = self._until(lambda: self._relay.messages(self.run))
         if not messages:
             raise Broken(
-                "the relay heard nothing of it: does the receiver's webhook lead to"
-                f" {self._relay.url}/alertmanager, and has it the token?"
+                "the relay received no notification; check whether the receiver's webhook URL is"
+                f" {self._relay.url}/alertmanager and whether the receiver sends the token"
             )
         self._until(lambda: all(message["state"] == "sent" for message in self._relay.messages(self.run)))
         messages = self._relay.messages(self.run)
         late = [message for message in messages if message["state"] != "sent"]
         if late:
-            raise Broken(f"{late[0]['name']} did not take it: {late[0]['reason'] or 'still waiting'}")
+            raise Broken(
+                f"{late[0]['name']} did not accept the message: {late[0]['reason'] or 'still waiting'}"
+            )
         return f"{self._after(began)}: {', '.join(message['name'] for message in messages)}"
 
     # ---- helpers
@@ -216,6 +225,6 @@ def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None,
             yield Link(name, False, str(error))
             return False
         except (KeyError, TypeError, IndexError) as error:
-            yield Link(name, False, f"an answer that we do not understand ({type(error).__name__}: {error})")
+            yield Link(name, False, f"the response has an unknown format ({type(error).__name__}: {error})")
             return False
     return True

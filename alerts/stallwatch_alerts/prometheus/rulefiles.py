@@ -114,17 +114,18 @@ def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
         "StallwatchRankGone": (
             f'rule="{RANK_GONE}"',
             "a rank's process is gone",
-            "It ended while the run continues; the other ranks will wait for it.",
+            "The process of a rank ended while the run continues. The other ranks will wait for this rank.",
         ),
         "StallwatchUnknownFailure": (
             f'rule="{UNKNOWN_FAILURE}"',
-            "a failure that no rule knows",
-            "The run failed, or fell silent after an exception, in a way that no rule page describes.",
+            "a failure that no rule describes",
+            "The run failed, or printed nothing after an exception, and no rule page describes the failure.",
         ),
         "StallwatchOtherIncident": (
             f'rule!~"{elsewhere}"',
             "{{ $labels.rule }}",
-            "An incident of a rule that this file does not list; write it anew with stallwatch rules export.",
+            "An incident is open, but catalogue.yml lacks its rule. Run"
+            " stallwatch rules export --prometheus DIR.",
         ),
     }
     guides = {name: f"docs/alerts.md#{name.lower()}" for name in texts}

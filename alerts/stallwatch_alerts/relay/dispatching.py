@@ -65,9 +65,9 @@ class OutcomeCounts:
             (self.repeated, "repeated"),
             (self.silenced, "silenced"),
             (self.held, "held until quiet hours are over"),
-            (self.unwanted, "not for any chat (min_severity and routes)"),
+            (self.unwanted, "not sent to any chat (min_severity or routes)"),
         )
-        return ", ".join(f"{count} {what}" for count, what in named if count) or "nothing to tell"
+        return ", ".join(f"{count} {what}" for count, what in named if count) or "nothing to send"
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ def doubt(alert: Alert) -> str:
     if severity in RANKS or severity == _NEVER_SENT:
         return ""
     name = alert.name[:_NAME] or "an alert without a name"
-    problem = f"severity {severity[:40]!r} is unknown" if severity else "has no severity"
-    return f"{name}: {problem}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
+    problem = f"severity {severity[:40]!r} is unknown" if severity else "the alert has no severity"
+    return f"{name}: {problem}; using {_PRESUMED} (known severities are {', '.join(get_args(Severity))})"
 
 
 def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentState | None:

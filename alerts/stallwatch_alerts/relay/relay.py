@@ -198,18 +198,18 @@ class Relay:
         now = self._clock()
         for sender in self._senders:
             if not sender.alive or now - sender.looked_at > _STUCK_SECONDS:
-                return f"nothing is sent to {sender.name} any more"
+                return f"messages to {sender.name} are no longer sent"
         return ""
 
     def blind(self) -> str:
         """Return the reason why the relay cannot send messages or receives no alerts; "" if it works."""
         watchdog_at = self._intake.watchdog_at
         if watchdog_at is None:
-            return self.unhealthy() or "StallwatchWatchdog does not fire here"
+            return self.unhealthy() or "the alert StallwatchWatchdog is not firing"
         silent = self._clock() - watchdog_at
         if silent > self._settings.watchdog_seconds:
             limit = duration_text(self._settings.watchdog_seconds)
-            return f"StallwatchWatchdog was not heard for more than {limit}"
+            return f"the relay has not received the alert StallwatchWatchdog for more than {limit}"
         return self.unhealthy()
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class RelayMetrics:
         self.registry = CollectorRegistry()
         notifications = Counter(
             "stallwatch_relay_notifications",
-            "Requests of Alertmanager, by outcome.",
+            "Requests from Alertmanager, by outcome.",
             ("outcome",),
             registry=self.registry,
         )
@@ -62,12 +62,12 @@ class RelayMetrics:
         self._deliveries = {outcome: messages.labels(outcome) for outcome in _OUTCOMES}
         self._waiting = Gauge(
             "stallwatch_relay_waiting_messages",
-            "Messages that are kept and have not arrived yet.",
+            "Stored messages that have not been delivered yet.",
             registry=self.registry,
         )
         self._watchdog = Gauge(
             "stallwatch_relay_watchdog_timestamp_seconds",
-            "Unix time at which the watchdog alert was heard last.",
+            "Unix time at which the watchdog alert was last received.",
             registry=self.registry,
         )
 
@@ -141,8 +141,8 @@ class RelayServer(ServerThread):
         problems, doubts = receipt.problems[:_LISTED_LINES], receipt.doubts[:_LISTED_LINES]
         if problems:
             self._metrics.refused.inc()
-            self._report(f"refused {len(receipt.problems)} of a request's alerts: {problems[0]}")
-            stored = f"the others are stored: {receipt.tally}"
+            self._report(f"refused {len(receipt.problems)} of the alerts in a request: {problems[0]}")
+            stored = f"the other alerts are stored: {receipt.tally}"
             return _text(HTTPStatus.BAD_REQUEST, "refused:", *problems, stored, *doubts)
         self._metrics.stored.inc()
         return _text(HTTPStatus.OK, f"stored: {receipt.tally}", *doubts)
@@ -162,7 +162,7 @@ class RelayServer(ServerThread):
         if path == "/api/messages":
             run = parse_qs(query).get("run", [""])[0]
             return HTTPStatus.OK, "application/json", msgspec.json.encode(self._messages(run))
-        return _text(HTTPStatus.NOT_FOUND, f"nothing here; Alertmanager posts to {WEBHOOK}")
+        return _text(HTTPStatus.NOT_FOUND, f"unknown path; Alertmanager must post to {WEBHOOK}")
 
 
 class _Handler(BoundedHandler):
@@ -187,11 +187,14 @@ class _Handler(BoundedHandler):
         if (refusal := self.relay.refusal(path, self.headers)) is not None:
             self._refuse(*refusal)
         elif path != WEBHOOK:
-            self._refuse(HTTPStatus.NOT_FOUND, f"Alertmanager posts to {WEBHOOK}")
+            self._refuse(HTTPStatus.NOT_FOUND, f"unknown path; Alertmanager must post to {WEBHOOK}")
         elif not length.isdecimal():
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length header")
         elif int(length) > _MOST_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large; bound it with max_alerts")
+            self._refuse(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "the request is too large; limit its size with max_alerts",
+            )
         else:
             body = self.body(int(length))
             if len(body) == int(length):

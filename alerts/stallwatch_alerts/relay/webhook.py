@@ -75,9 +75,11 @@ def read_notification(body: bytes) -> Notification:
     try:
         found = from_json(body, _Envelope)
     except NOT_JSON as error:
-        raise WebhookProblem(f"not a notification of Alertmanager: {error}") from error
+        raise WebhookProblem(f"not a notification from Alertmanager: {error}") from error
     if found.version != VERSION:
-        raise WebhookProblem(f"version {found.version[:20]!r} of Alertmanager's webhook; known is {VERSION}")
+        raise WebhookProblem(
+            f"unsupported version {found.version[:20]!r} of Alertmanager's webhook; expected {VERSION}"
+        )
     alerts, problems = [], []
     for number, raw in enumerate(found.alerts):
         try:
@@ -93,7 +95,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
         raise WebhookProblem(f"status {alert.status[:40]!r} is neither firing nor resolved")
     for key, text in (("startsAt", alert.starts_at), ("endsAt", alert.ends_at)):
         if text and _moment(text) is None:
-            raise WebhookProblem(f"{key} {text[:40]!r} is no time such as 2026-11-21T07:12:13Z (RFC 3339)")
+            raise WebhookProblem(f"{key} {text[:40]!r} is not a time such as 2026-11-21T07:12:13Z (RFC 3339)")
     labels, annotations = (
         {name: redact(text) for name, text in texts.items()} for texts in (alert.labels, alert.annotations)
     )

@@ -125,7 +125,7 @@ class PostgresBacking:
         """
         encoded = msgspec.json.encode(report)
         if len(encoded) > MOST_BYTES:
-            self._skip(report.agent, f"it has {len(encoded)} bytes, more than {MOST_BYTES}")
+            self._skip(report.agent, f"it has {len(encoded)} bytes, but the maximum is {MOST_BYTES}")
             return None
         posted = _Posted(report, encoded, time.monotonic())
         with self._mutex:
@@ -272,7 +272,7 @@ class PostgresBacking:
             self._skip("", str(error))
             return None
         if reply.v != VERSION:
-            self._skip("", f"it has format {reply.v}, and this agent knows {VERSION}")
+            self._skip("", f"it has format {reply.v}, but this agent supports format {VERSION}")
             return None
         return msgspec.structs.replace(reply, refused=answer.refused)
 
@@ -338,14 +338,14 @@ class PostgresBacking:
         """
         reason = error_line(error, self._url) or type(error).__name__
         if isinstance(error, ImportError):
-            reason += " (pip install 'stallwatch[postgres]')"
+            reason += " (run pip install 'stallwatch[postgres]')"
         if _is_final(error):
-            self._refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
+            self._refused = f"the database in [alerts] incidents_url rejects this agent: {reason}"
             if (posted := self._posted) is not None:
                 posted.done.set()
         elif not (works or self._complained or self._closed):
             self._complained = True
-            self._warn(f"the database of [alerts] incidents_url does not answer: {reason}")
+            self._warn(f"the database in [alerts] incidents_url does not respond: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
         """Report why an agent's report is left out, once per agent.
@@ -355,7 +355,7 @@ class PostgresBacking:
         if agent not in self._skipped:
             self._skipped.add(agent)
             subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"
-            self._warn(f"{subject} is left out: {reason}")
+            self._warn(f"{subject} is ignored: {reason}")
 
     def _warn(self, line: str) -> None:
         with contextlib.suppress(Exception):
@@ -372,8 +372,8 @@ def _is_final(error: Exception) -> bool:
 
 def _read(row: Row) -> AgentReport:
     if row.report is None:
-        raise ValueError(f"it has {row.size} bytes, more than {MOST_BYTES}")
+        raise ValueError(f"it has {row.size} bytes, but the maximum is {MOST_BYTES}")
     if row.version != VERSION:
-        raise ValueError(f"it has format {row.version}, and this agent knows {VERSION}")
+        raise ValueError(f"it has format {row.version}, but this agent supports format {VERSION}")
     report = from_json(row.report, AgentReport)
     return msgspec.structs.replace(aged(report, row.age), age=report.age + row.age)

@@ -290,7 +290,7 @@ class ClusterRows:
             yield
         except DBAPIError as error:
             if late.is_set():
-                raise TimeoutError(f"no answer within {seconds:g} s") from error
+                raise TimeoutError(f"no response within {seconds:g} s") from error
             raise
         finally:
             timer.cancel()

@@ -133,7 +133,8 @@ class HttpBacking:
                 continue  # the other agent has just ended, so this agent can replace it
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
                 self._notices(
-                    f"the agent that posts for this host cannot be used ({error}): this one posts for itself"
+                    f"cannot use the agent that posts the reports of this host ({error}); "
+                    "this agent posts its own reports"
                 )
                 self._avoided_until = self._clock() + _AVOIDED_SECONDS
         return self._host.post(report, own=True)
@@ -174,7 +175,7 @@ class HttpBacking:
         if status == 503:
             return None
         if status != 200:
-            raise Malformed(f"status {status}")
+            raise Malformed(f"HTTP status {status}")
         answer = read(unpack(content, packed), Answer)
         return answer.of(report.agent)
 
@@ -273,12 +274,14 @@ class HttpBacking:
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
-            self._notices(f"{self._join.address} does not answer: until it does, this agent merges the run")
+            self._notices(
+                f"{self._join.address} does not respond; until it does, this agent merges the run's reports"
+            )
         here = f"{self._hostname}{self.address}" if self.address[:1] == ":" else self.address
         try:
             return merged(self._merges, [msgspec.structs.replace(report, address=here) for report in reports])
         except Exception as error:
-            self._notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            self._notices(f"the reports of the run could not be merged ({type(error).__name__}: {error})")
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
@@ -402,7 +405,8 @@ class HttpBacking:
             )
         except OSError as error:
             self._notices(
-                f"no other host can join here ({error.strerror or error}); set join.port to a free port"
+                f"other hosts cannot join this agent ({error.strerror or error}); "
+                "set join.port to a free port"
             )
 
 
@@ -496,7 +500,7 @@ def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequenc
         yield from _parts(reports[:half], notices)
         yield from _parts(reports[half:], notices)
     elif reports[0].stacks is not None or reports[0].paces:
-        notices("the report of this host is too large: it is sent without the stacks of its ranks")
+        notices("the report of this host is too large, so it is sent without the stacks of the ranks")
         yield from _parts([msgspec.structs.replace(reports[0], stacks=None, paces=[])], notices)
     else:
-        notices("the report of this host is too large and is left out")
+        notices("the report of this host is too large and is not sent")

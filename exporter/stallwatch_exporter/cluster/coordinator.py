@@ -179,7 +179,7 @@ class Coordinator:
             taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
-                    return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
+                    return Reply(refused=f"the run already has {_MOST_AGENTS:,} agents, which is the maximum")
                 agent = self._agents[report.agent] = _Agent(taken, now - report.age)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
@@ -492,7 +492,10 @@ class Coordinator:
                 if rank not in self._claimed and sum(agent.report.ending is None for agent in agents) > 1:
                     self._claimed.add(rank)
                     names = " and ".join(sorted({agent.host for agent in agents}))
-                    self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
+                    self._notice(
+                        f"several agents (on {names}) report rank {rank}; "
+                        "only the agent that started last counts"
+                    )
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
@@ -505,7 +508,7 @@ class Coordinator:
             name = f"{report.host}-{more or report.host_id}"
         if name != report.host and name not in self._named:
             self._notice(
-                f"two hosts of the run have the name {report.host}: one is called {name} from now on"
+                f"two hosts of the run have the name {report.host}; one of them is called {name} from now on"
             )
         self._named[name] = report.host_id
         return name

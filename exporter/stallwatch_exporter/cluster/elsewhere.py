@@ -53,7 +53,7 @@ def advice(
     if better is None:
         return ""
     shown = better if len(better) <= _LONGEST else f"{better[:_LONGEST]}…"
-    return f"{launcher} starts ranks on hosts where nothing watches them; to watch all of them: {shown}"
+    return f"{launcher} starts ranks on hosts that Stallwatch does not watch; to watch all ranks: {shown}"
 
 
 def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -> list[str]:
@@ -102,7 +102,7 @@ class _Start(NamedTuple):
         """
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
-            return f"put {shlex.join(watched)} in front of the program that it starts"
+            return f"put {shlex.join(watched)} in front of the program that it launches"
         return shlex.join([*self.launcher, *before, *watched, *self.rest[at:]])
 
 
@@ -154,11 +154,13 @@ def _deepspeed(start: _Start) -> str | None:
     script = ["-m", *script] if module else script
     line = shlex.join([*start.launcher, *before, "--module", MODULE, *start.options, *script])
     variables = ", ".join(start.variables)
-    return f"{line} (and write {variables} into .deepspeed_env)" if variables else line
+    return f"{line} (and add {variables} to .deepspeed_env)" if variables else line
 
 
 def _pdsh(start: _Start) -> str | None:
-    return f"put {shlex.join(['stallwatch', 'run', *start.options, '--'])} in front of what it starts there"
+    return (
+        f"put {shlex.join(['stallwatch', 'run', *start.options, '--'])} in front of the command for the hosts"
+    )
 
 
 _ADVISERS: dict[str, Callable[[_Start], str | None]] = {

@@ -320,7 +320,7 @@ class Member:
             reply = self._backing.post(report)
         except Refused as error:
             self._refused, self._end_is_known = str(error), True
-            self._notice(f"{self._refused}; this agent notifies people by itself")
+            self._notice(f"{self._refused}; this agent sends its own notifications")
             return
         self._is_unanswered = reply is None
         if reply is None:
@@ -330,7 +330,9 @@ class Member:
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
         if (name := reply.names.get(self._host_id, self._host)) != self._host:
-            self._notice(f"another host of the run has the name {self._host}, too: this one is called {name}")
+            self._notice(
+                f"another host of the run is also named {self._host}; this host is called {name} from now on"
+            )
             self._host = name
             self._renamed(name)
         with self._lock:

@@ -35,7 +35,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 def _hosts(text: str) -> Iterator[str]:
     if len(text) > _MOST_CHARACTERS:
-        raise BadNodeList("longer than a list of hosts can be")
+        raise BadNodeList("the list of hosts is too long")
     for term in filter(None, _terms(text)):
         if not _TERM.fullmatch(term) or term.count("[") > _MOST_BRACKETS:
             raise BadNodeList(f"not a host: {term[:40]!r}")

@@ -86,7 +86,7 @@ class Connection(http.client.HTTPConnection):
             if family != socket.AF_UNIX:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             elif not is_own_peer(raw):  # any account can bind an abstract name
-                raise PermissionError(errno.EPERM, "it is of another account")
+                raise PermissionError(errno.EPERM, "it belongs to another account")
             self.sock = raw if self._tls is None else self._tls.wrap_socket(raw)
         except BaseException:
             raw.close()
@@ -141,7 +141,7 @@ class Connection(http.client.HTTPConnection):
         content = response.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             self.close()
-            raise Malformed("the answer is too large")
+            raise Malformed("the response is too large")
         if response.will_close:
             self.close()
         return (
@@ -265,7 +265,7 @@ class Peer:
                     return read(content, Elsewhere)
                 raise _Refusal(_reason(status))
             except _Refusal as problem:
-                self._notices(f"{self.name} does not take the reports of this host: {problem}")
+                self._notices(f"{self.name} does not accept the reports of this host: {problem}")
                 break
             except _Unknown:
                 break
@@ -296,7 +296,7 @@ class Peer:
         try:
             found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
         except _Refusal as problem:
-            self._notices(f"{self.name} does not take the reports of this host: {problem}")
+            self._notices(f"{self.name} does not accept the reports of this host: {problem}")
         except _PROBLEMS:
             pass
         finally:
@@ -321,7 +321,7 @@ class Peer:
                     return self._greet(where, signed, min(left, ANSWER_SECONDS / 2)), where
                 except ssl.SSLError as error:
                     raise _Refusal(
-                        f"its certificate, or ours, is none of the run's ({error.reason})"
+                        f"the certificate of one of the two hosts does not belong to the run ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
                     continue  # no program responds, or the program is not an agent of this run
@@ -365,17 +365,17 @@ def _sent(
     if status in (401, 426):
         raise _Refusal(_reason(status))
     if status in (200, 409):
-        raise _Refusal("its answer is not signed with the secret of the run")
+        raise _Refusal("its response is not signed with the secret of the run")
     raise _Unknown
 
 
 def _reason(status: int) -> str:
     """Return the reason for a rejection. The text of the response itself is untrusted and not shown."""
     return {
-        400: "it cannot read them",
-        401: f"it has another secret; {HOW_TO_JOIN}",
-        404: "it merges other runs",
-        413: "they are too large",
-        500: "its merger fails: see its own messages",
-        426: "it has another version; install the same Stallwatch on all hosts",
-    }.get(status, f"status {status}")
+        400: "it cannot read the reports",
+        401: f"it uses a different secret; {HOW_TO_JOIN}",
+        404: "it does not merge the reports of this run",
+        413: "the reports are too large",
+        500: "it failed to merge the reports; see the messages of that agent",
+        426: "it uses another version of the protocol; install the same version of Stallwatch on all hosts",
+    }.get(status, f"HTTP status {status}")

@@ -64,12 +64,14 @@ class SecretSource:
             text = self._shared()
         except OSError as error:
             raise NoSecret(
-                f"this agent stays alone: {self._path}: {error.strerror or error}; {HOW_TO_JOIN}"
+                f"this agent cannot join other hosts: {self._path}: {error.strerror or error}; {HOW_TO_JOIN}"
             ) from error
         if text is None:
             if now - self._began < _RETRIED_SECONDS:
                 return None
-            raise NoSecret(f"this agent stays alone: {self._path} holds no secret; {HOW_TO_JOIN}")
+            raise NoSecret(
+                f"this agent cannot join other hosts: {self._path} does not contain a secret; {HOW_TO_JOIN}"
+            )
         return Secret(text)
 
     def keep(self) -> None:
@@ -83,7 +85,7 @@ class SecretSource:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
-            raise PermissionError(0, "others may write into its folder")
+            raise PermissionError(0, "other accounts can write to the folder of this file")
         with contextlib.suppress(FileExistsError):
             # The server of a network file system evaluates O_EXCL, so only one agent creates the file.
             made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -120,7 +122,9 @@ def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext
     certificate, key, authority = given.values()
     if certificate is None or authority is None or key is None:
         missing = " and ".join(f"join.{name}" for name, path in given.items() if path is None)
-        raise NoSecret(f"this agent stays alone: {missing} is not set; mutual TLS needs all three files")
+        raise NoSecret(
+            f"this agent cannot join other hosts: set {missing}, because mutual TLS needs all three files"
+        )
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(side)
@@ -132,6 +136,6 @@ def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext
             path = authority
             context.load_verify_locations(authority)
         except OSError as error:
-            raise NoSecret(f"this agent stays alone: {path}: {error}") from error
+            raise NoSecret(f"this agent cannot join other hosts: {path}: {error}") from error
         contexts.append(context)
     return contexts[0], contexts[1]

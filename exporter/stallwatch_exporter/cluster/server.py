@@ -154,17 +154,19 @@ class OtherHosts:
         try:
             if not request.path.startswith(f"{BASE}/"):
                 if request.path.startswith("/cluster/"):
-                    raise Malformed(f"this agent has another version: {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED)
-                raise Malformed("nothing is here", HTTPStatus.NOT_FOUND)
+                    raise Malformed(
+                        f"it uses another version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+                    )
+                raise Malformed("the path is unknown", HTTPStatus.NOT_FOUND)
             proof = read_proof(request.authorization)
             if proof is None:
-                raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
+                raise Malformed("it does not prove that it belongs to this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
                 # Print no notice, because agents also try the ports of other runs.
                 return Response(HTTPStatus.NOT_FOUND)
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
-                raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
+                raise Malformed("it uses a different secret", HTTPStatus.UNAUTHORIZED)
         except Malformed as problem:
             self.notices(
                 f"refused an agent at {request.sender}: {problem}", f"{problem.status} {request.sender}"
@@ -174,7 +176,7 @@ class OtherHosts:
             status, content = self._signed(request, proof)
         except Malformed as problem:
             self.notices(
-                f"refused a post of {proof.agent} at {request.sender}: {problem}",
+                f"refused a post from {proof.agent} at {request.sender}: {problem}",
                 f"{problem.status} {request.sender}",
             )
             status, content = problem.status, str(problem)
@@ -188,20 +190,20 @@ class OtherHosts:
             return HTTPStatus.MISDIRECTED_REQUEST, "it is meant for another agent"
         if (request.method, request.path) == ("POST", REPORTS):
             return self._reports(request, proof)
-        return HTTPStatus.NOT_FOUND, "nothing is here"
+        return HTTPStatus.NOT_FOUND, "the path is unknown"
 
     def _reports(self, request: Request, proof: Proof) -> tuple[HTTPStatus, object]:
         with self._lock:
             sender = (proof.key, proof.agent)
             if proof.number <= self._numbers.get(sender, -1):
-                raise Malformed("it was sent before", HTTPStatus.UNAUTHORIZED)
+                raise Malformed("it repeats an earlier request", HTTPStatus.UNAUTHORIZED)
             self._numbers[sender] = proof.number
             self._numbers.move_to_end(sender)
             while len(self._numbers) > _MOST_AGENTS:
                 self._numbers.popitem(last=False)
         body = request.read()
         if digest_of(body) != proof.digest:
-            raise Malformed("its body is not the one that was signed")
+            raise Malformed("its body does not match its signature")
         reports = read_reports(body, request.encoding, proof.key)
         if (other := self._elsewhere()) is not None:
             return HTTPStatus.CONFLICT, other
@@ -216,7 +218,7 @@ class OtherHosts:
         try:
             return HTTPStatus.OK, merged(self._merges(proof.key), reports)
         except Exception as error:
-            self.notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            self.notices(f"the reports of the run could not be merged ({type(error).__name__}: {error})")
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
 
@@ -233,15 +235,15 @@ class SameHost:
     def answer(self, request: Request) -> Response:
         """Answer a request from another agent on this host."""
         if not is_own_peer(request.connection):
-            raise Malformed("it is of another account", HTTPStatus.UNAUTHORIZED)
+            raise Malformed("it belongs to another account", HTTPStatus.UNAUTHORIZED)
         try:
             if (request.method, request.path) != ("POST", REPORTS):
                 raise Malformed(
-                    f"an agent of this host has another version: {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+                    f"it uses another version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
                 )
             reports = read_reports(request.read(), request.encoding, self._key)
         except Malformed as problem:
-            self.notices(f"refused a post of this host: {problem}")
+            self.notices(f"refused a post from an agent on this host: {problem}")
             raise
         answers = [(report.agent, self._take(report)) for report in reports]
         replies = [reply for _, reply in answers if reply is not None]
@@ -285,7 +287,7 @@ class _Server(BoundedServer):
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
-                f"refused an agent at {sender}: it shows no certificate of the run ({error.reason})",
+                f"refused an agent at {sender}: it did not present a certificate of the run ({error.reason})",
                 f"tls {sender}",
             )
 

@@ -86,10 +86,12 @@ class CoordinatorService:
                     run.step()
                     if key not in self._announced and (name := run.run):
                         self._announced.add(key)
-                        self._notice(f"the agents of {name} report here")
+                        self._notice(f"the agents of the run {name} now report to this coordinator")
                     if run.is_over:
                         self._announced.discard(key)
                         with self._lock:
                             self._runs.pop(key, None)
                 except Exception as error:
-                    self._notice(f"a run could not be merged ({type(error).__name__}: {error})")
+                    self._notice(
+                        f"the reports of a run could not be merged ({type(error).__name__}: {error})"
+                    )

@@ -22,7 +22,7 @@ from stallwatch_rules.decoding import from_json
 BASE = f"/cluster/v{VERSION}"
 REPORTS, HELLO = f"{BASE}/reports", f"{BASE}/hello"
 REPLY_HEADER = "Stallwatch-Signature"
-UPGRADE = f"it speaks version {VERSION} of the protocol; install the same Stallwatch on all hosts"
+UPGRADE = f"this agent uses version {VERSION}; install the same version of Stallwatch on all hosts"
 
 _T = TypeVar("_T")
 _SCHEME = "Stallwatch-HMAC-SHA256"
@@ -155,7 +155,7 @@ def unpack(body: bytes, encoding: str = "") -> bytes:
         elif encoding:
             raise Malformed("its compression is not zstd", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     except zstandard.ZstdError as error:
-        raise Malformed(f"it is not {encoding}") from error
+        raise Malformed(f"it is not valid {encoding} data") from error
     if len(body) > MOST_BYTES:
         raise Malformed(f"it is larger than {MOST_BYTES:,} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     return body
@@ -175,10 +175,12 @@ def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
     body = unpack(body, encoding)
     version = read(body, _Versioned)
     if version.v != VERSION:
-        raise Malformed(f"it has version {version.v}; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED)
+        raise Malformed(
+            f"it uses version {version.v} of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+        )
     post = read(body, Post)
     if not 0 < len(post.reports) <= MOST_REPORTS:
-        raise Malformed(f"it has {len(post.reports):,} reports; 1 to {MOST_REPORTS} can be taken")
+        raise Malformed(f"it contains {len(post.reports):,} reports instead of 1 to {MOST_REPORTS}")
     if any(report.key != key for report in post.reports):
-        raise Malformed("it has reports of another run")
+        raise Malformed("it contains reports from another run")
     return post.reports

@@ -232,8 +232,8 @@ def _read(
                 stats.unread_bytes += left
         if read.cut:
             notes.append(
-                f"{file.name}: {counted(read.cut, 'line')} longer than {MAX_LINE // 1024} KiB: read at the "
-                "beginning and the end"
+                f"{file.name}: read only the beginning and the end of {counted(read.cut, 'line')} "
+                f"longer than {MAX_LINE // 1024} KiB"
             )
     if reading.unread:
         problems.append(_too_many(len(reading.unread), min(reading.unread, key=natural)))
@@ -253,8 +253,8 @@ def _last_time(reading: RunReading) -> str | None:
 
 def _passed_over(binary: Sequence[str]) -> str:
     shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
-    files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
-    return f"{files} binary and no log, and not read: {shown}"
+    files = "1 binary file was" if len(binary) == 1 else f"{len(binary)} binary files were"
+    return f"{files} not read: {shown}"
 
 
 def _too_many(count: int, first: str) -> InputProblem:
@@ -263,6 +263,6 @@ def _too_many(count: int, first: str) -> InputProblem:
     return InputProblem(
         first,
         None,
-        f"this file{others} were not read: one diagnosis holds {MAX_STREAMS:,} files and ranks",
-        "diagnose the folders one by one, or --each of the files by itself",
+        f"one diagnosis reads at most {MAX_STREAMS:,} files and ranks, so it skipped this file{others}",
+        "diagnose the folders one by one, or use --each to diagnose each file separately",
     )

@@ -51,8 +51,8 @@ class NoSuchJob(ValueError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
-        existing = f"there are {shown}" if known else "the files are taken for those of one run"
-        super().__init__(f"no job is called {name}: {existing}")
+        existing = f"the jobs are {shown}" if known else "Stallwatch treats the files as one run"
+        super().__init__(f"no job is called {name}; {existing}")
 
 
 def diagnose_jobs(

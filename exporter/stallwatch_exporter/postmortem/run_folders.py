@@ -78,7 +78,9 @@ def naming_followed_files(problem: InputProblem) -> InputProblem:
     if info is None or info.command[:2] != ["stallwatch", "tail"]:
         return problem
     followed = ", ".join(str(Path(info.cwd) / name) for name in info.command[2:])
-    return msgspec.structs.replace(problem, remedy=f"give what stallwatch tail follows: {followed}")
+    return msgspec.structs.replace(
+        problem, remedy=f"give the files that stallwatch tail followed: {followed}"
+    )
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:

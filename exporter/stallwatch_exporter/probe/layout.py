@@ -115,16 +115,16 @@ def pack_header(header: Header) -> bytes:
 def unpack_header(page: bytes) -> Header:
     """Return the header of a ring. Raises `LayoutProblem` if the bytes are not a header."""
     if len(page) < HEADER_SIZE:
-        raise LayoutProblem("shorter than a header")
+        raise LayoutProblem("the file is shorter than a header")
     magic, version, size, capacity, count, rank, local_rank, pid, started = _HEAD.unpack_from(page)
     if magic != MAGIC:
-        raise LayoutProblem("no ring")
+        raise LayoutProblem("the file is not a ring")
     if version != VERSION:
-        raise LayoutProblem(f"a ring of version {version}")
+        raise LayoutProblem(f"the ring has the unsupported version {version}")
     names = page[_NAMES_AT:DRAFT_AT].rstrip(b"\0").decode("utf-8", "replace").split("\n")
     header = Header(size, capacity, rank, local_rank, pid, started, tuple(names))
     if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 16:
-        raise LayoutProblem("a header that contradicts itself")
+        raise LayoutProblem("the fields of the header contradict each other")
     if not 0 < pid < 1 << 31 or not 0 <= started < LATEST:
-        raise LayoutProblem("a header of no process")
+        raise LayoutProblem("the header has an invalid process ID or start time")
     return header

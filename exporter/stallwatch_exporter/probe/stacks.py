@@ -219,7 +219,7 @@ def _write(path: str, data: bytes) -> None:
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if os.write(fd, data) != len(data):
-            raise OSError("not all of it could be written")
+            raise OSError("only a part of the data was written")
     finally:
         os.close(fd)
     os.replace(fresh, path)

@@ -71,7 +71,7 @@ class RingReader:
         try:
             self.header: Header = unpack_header(os.pread(self._fd, HEADER_SIZE, 0))
             if os.fstat(self._fd).st_size < self.header.file_size:
-                raise LayoutProblem("shorter than its header says")
+                raise LayoutProblem("the file is shorter than its header specifies")
         except BaseException:
             self.close()
             raise

@@ -422,7 +422,7 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
         return CommandProblem(f"{name}: command not found", 127)
     if error.errno == errno.ENOEXEC:
         return CommandProblem(
-            f"{name}: not a program; if it is a script, give it a first line such as #!/bin/sh", 126
+            f"{name}: not an executable program; if it is a script, add a first line such as #!/bin/sh", 126
         )
     return CommandProblem(f"{name}: cannot be run: {(error.strerror or str(error)).lower()}", 126)
 

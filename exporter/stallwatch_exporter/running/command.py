@@ -85,7 +85,7 @@ def run_command(
                 return problem.exit_code
             relay.attach(capture.send, capture.resize)
             if capture.problem:
-                notice(f"the output cannot be passed on and read ({capture.problem}); the command continues")
+                notice(f"the output cannot be forwarded and read ({capture.problem}); the command continues")
             reader: LogReader | None = None
             try:
                 reader = LogReader(
@@ -103,7 +103,7 @@ def run_command(
             ended = steady.now()
             # Later signals were sent after the command ended, so they cannot be the cause.
             passed_on, interrupted = relay.passed_on, relay.interrupted
-            with guard("carrying the last output"):
+            with guard("forwarding the last output"):
                 capture.drain()
 
         def judge(last_lines: Sequence[str]) -> Ending:
@@ -126,7 +126,7 @@ def run_command(
         if reader is not None and result is not None:
             agent, ending, diagnosis = result
             if on_end is not None:
-                with guard("the report"):
+                with guard("printing the report"):
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
@@ -143,6 +143,6 @@ def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str],
     try:
         folder = make_folder(settings.home)
     except OSError as error:
-        notice(f"no probe in the ranks ({error.strerror}: {error.filename}); the log is still read")
+        notice(f"the ranks run without the probe ({error.strerror}: {error.filename}); the log is still read")
         return environ, None
     return with_probe(environ, folder), folder

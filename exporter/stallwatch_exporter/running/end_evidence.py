@@ -110,7 +110,7 @@ class EndEvidence:
 
     def with_memory(self, ending: Ending) -> Ending:
         """Return the ending with the known memory use, if a process was killed."""
-        with self._guarded("what held memory"):
+        with self._guarded("finding the memory use of the processes"):
             return self._memory.with_memory(ending, list(self._last_lines), os.environ)
         return ending
 
@@ -123,12 +123,12 @@ class EndEvidence:
         Call this method last, because it closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
-        with self._guarded("how the processes ended"):
+        with self._guarded("finding how the processes ended"):
             ends = self._settled(probing, command.exit_code, read_reports)
             self.programs.close()
             if probing is not None:
                 probing.close()
-        with self._guarded("how it ended"):
+        with self._guarded("finding how the run ended"):
             return self._judged(command, ends, diagnose)
         return command, diagnose(command)[0]
 

@@ -208,14 +208,18 @@ class RankCopies:
         most = 0 if last else _HELD
         if not last and self._written + self._buffered > self._max_bytes:
             size = f"{self._max_bytes / 1e9:.1f} GB"
-            self._hold(f"the log copies reached {size}: only the end of the output is still added", most)
+            self._hold(
+                f"the log copies reached {size}; from now on, only the end of the output is added", most
+            )
             return
         try:
             disk = shutil.disk_usage(self.folder)
             # The last few lines of a run show why it ended, so they can use the reserved space.
             spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
             if disk.free < spare + self._buffered:
-                self._hold("the disk is nearly full: no log copies are written until there is room", most)
+                self._hold(
+                    "the disk is nearly full; no log copies are written until space is available", most
+                )
                 return
             self._write()
         except OSError as error:

@@ -50,7 +50,7 @@ def prune(
         names = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
         notice(
             f"removed {len(removed)} old run{'s' if len(removed) > 1 else ''} ({names}); "
-            f"to keep one for good: touch '{runs_home(home)}/<run>/{KEEP}'"
+            f"to keep a run permanently, run touch '{runs_home(home)}/<run>/{KEEP}'"
         )
     return removed
 

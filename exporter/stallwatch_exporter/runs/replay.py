@@ -91,9 +91,9 @@ def replay(
     """
     files = recorded_files(folder)
     if not files:
-        raise NoRecording(f"{folder} holds no log copies (*.log, ranks/*.log)")
+        raise NoRecording(f"{folder} contains no log copies (*.log, ranks/*.log)")
     if not speed > 0:
-        raise ValueError(f"speed must be above 0, not {speed}")
+        raise ValueError(f"speed must be greater than 0, not {speed}")
     streams = {"stdout": out or sys.stdout.buffer, "stderr": err or sys.stderr.buffer}
     due, last_ns = clock(), None
     stalls = recorded_stalls(folder) if is_watched() else []
@@ -129,10 +129,10 @@ def replay(
     if last_ns is None and (info is None or any(path.stat().st_size for path in files)):
         names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
         more = " and others" if files[3:] else ""
-        hold = "hold" if files[1:] else "holds"
+        hold = "contain" if files[1:] else "contains"
         raise NoRecording(
-            f"{folder}: {names}{more} {hold} no records as `stallwatch run` writes them (a time, the stream, "
-            "then the line)"
+            f"{folder}: {names}{more} {hold} no records in the format of `stallwatch run` (time, stream, "
+            "and line)"
         )
     if info is None:
         return 0

@@ -270,7 +270,7 @@ class RunFolder:
         # the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
-        if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
+        if why := f"no such folder: {self._home}" if is_gone else self._placed(self._home):
             self._move(why)
         if self._reserve is not None:
             self._reserve.write(_smallest(self.info, diagnosis))
@@ -590,7 +590,7 @@ def _claim(
                 return path, False
         else:
             return path, True
-    raise FileExistsError(17, "too many runs of this name", str(path))
+    raise FileExistsError(17, "too many runs have this name", str(path))
 
 
 def _cwd() -> str:

@@ -86,7 +86,9 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv") from error
+        raise MissingLibrary(
+            f"Parquet needs pyarrow; run {EXTRA}, or give an output file that ends in .csv"
+        ) from error
 
     schema = pa.schema(
         [
@@ -119,7 +121,7 @@ def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError(f"stallwatch.samples gives a pandas.DataFrame: {EXTRA}") from error
+        raise ImportError(f"stallwatch.samples needs pandas; run {EXTRA}") from error
 
     sampling = Sampling(paths)
     frame = pd.DataFrame([row for rows in sampling.rows() for row in rows], columns=list(COLUMNS))

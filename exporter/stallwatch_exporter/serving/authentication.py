@@ -106,7 +106,7 @@ def own_authorization(settings: ServerSettings) -> str:
 def problems(settings: ServerSettings) -> list[str]:
     """Return the problems with the host names and credential files, and their remedies."""
     found = [
-        f"allowed_hosts under [server]: {name!r} is no host name; write a name such as node7 or *.example.org"
+        f"allowed_hosts under [server]: {name!r} is not a host name; use one such as node7 or *.example.org"
         for name in settings.allowed_hosts
         if pattern_of(name) is None
     ]
@@ -118,13 +118,13 @@ def problems(settings: ServerSettings) -> list[str]:
             is_fixed = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
             lines = _read(path)
         except OSError as error:
-            found.append(f"{path} cannot be read ({error.strerror}): logins fail until it can be read")
+            found.append(f"{path} cannot be read ({error.strerror}); logins fail until it can be read")
             continue
         if mode & stat.S_IROTH:
-            remedy = "mount it with defaultMode: 0440 (Kubernetes)" if is_fixed else f"chmod o-r {path}"
-            found.append(f"every account can read {path}: {remedy}")
+            remedy = "mount it with defaultMode: 0440 (Kubernetes)" if is_fixed else f"run chmod o-r {path}"
+            found.append(f"every account can read {path}; {remedy}")
         if not lines or (path == settings.basic_auth_file and any(b":" not in line for line in lines)):
-            found.append(f"{path} must hold {wanted} on each line")
+            found.append(f"{path} must contain {wanted} on each line")
     return found
 
 

@@ -82,9 +82,9 @@ def refusal_of(
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
         name = host_name(host)
         what = f"{name} is not a name of this server" if name else "the request has no valid Host header"
-        return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"{what}; use its IP address, or {_REMEDY}")
+        return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"{what}; use the server's IP address, or {_REMEDY}")
     if origins and not (len(origins) == 1 and (is_same_origin(origins[0], host) or _is_of(origins[0], url))):
-        what = "the request is from a page of another site; behind a reverse proxy, pass on the Host header"
+        what = "the request is from a page of another site; behind a reverse proxy, forward the Host header"
         return Refusal(HTTPStatus.FORBIDDEN, f"{what} (or set url under [dashboard]) and {_REMEDY}")
     return None
 

@@ -37,14 +37,14 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "stalled_seconds": "Time spent in stalls.",
         "log_lines": "Log lines read.",
         "log_bytes": "Log bytes read.",
-        "dropped_records": "Log lines that were not mined or not copied, and unread probe records.",
+        "dropped_records": "Log lines that were not analyzed or not copied, and lost records of the probe.",
     },
     ("gauge", _BY_RUN): {
         "step": "Number of the last optimizer step.",
         "target_steps": "Number of optimizer steps that the run is configured to take.",
         "host_memory_bytes": "Resident memory of the command and all its processes.",
-        "host_memory_limit_bytes": "Memory that the command can use before the kernel ends it.",
-        "slowdown_ratio": "Share of the throughput that a run loses by waiting for a slow host.",
+        "host_memory_limit_bytes": "Memory that the command can use before the kernel kills it.",
+        "slowdown_ratio": "Share of the throughput that the run loses by waiting for a slow host.",
         "stalled": "1 while the run is stalled, otherwise 0.",
         "last_progress_timestamp_seconds": "Unix time of the last sign of progress, from which the stall"
         " threshold is measured.",
@@ -83,7 +83,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "incident_open": "1 while an incident of the rule is open.",
     },
     ("gauge", ("run", "state")): {
-        "hosts": "Number of hosts of a run across several hosts by state, as reported by its coordinator.",
+        "hosts": "Number of hosts of a multi-host run, by state, as reported by the run's coordinator.",
     },
     ("gauge", ("run", "ending")): {
         "end_timestamp_seconds": "Unix time at which the run ended.",

@@ -96,7 +96,7 @@ def serve(
             return None
         bound = server.server_port
         if first and bound != first:
-            notice(f"port {first} is in use: /metrics is on port {bound}")
+            notice(f"port {first} is in use; /metrics is served on port {bound}")
         for problem in problems(settings.server):
             notice(f"/metrics: {problem}")
         scheme = "https" if tls else "http"
@@ -130,7 +130,7 @@ def _announced(
     except OSError as error:
         notice(
             f"Prometheus cannot discover /metrics: {settings.sd_dir}: {error.strerror};"
-            " name a folder in exporter.sd_dir that this account can write"
+            " set exporter.sd_dir to a folder that this account can write to"
         )
         return None
 
@@ -145,7 +145,7 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
         if key is None and authority is None:
             return None
         given = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
-        raise ValueError(f"{given} without tls_certificate; name that file too, or leave all of them out")
+        raise ValueError(f"tls_certificate is not set; set it, or remove {given}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = certificate
     try:

@@ -19,10 +19,10 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
-    "no stacks can be read: no running process of the command is a rank"
-    " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
+    "no stacks can be read, because the command runs neither a rank (a process that has a RANK, trains with"
+    " torch, or calls the probe) nor exactly one Python program"
 )
-NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
+NO_RANK_YET = "no stacks can be read, because the launcher has not started any ranks yet"
 #: Seconds before a snapshot is abandoned; a process that is stuck in the kernel might never answer.
 PATIENCE_SECONDS = 30.0
 
@@ -87,7 +87,7 @@ class Evidence:
         """Return the result of the current snapshot, but only once; ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
-            self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
+            self._notice(f"the ranks did not respond within {PATIENCE_SECONDS:.0f} s")
             found = LookResult([])
         if found is not None:
             self._began = None

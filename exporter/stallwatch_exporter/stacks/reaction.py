@@ -58,7 +58,7 @@ def run_line(
         return
     text = redact(kept.decode("utf-8", "replace"))
     if status is None:
-        how = f"was ended after {patience:.0f} s"
+        how = f"was killed after {patience:.0f} s"
     else:
         how = f"exited with {status} after {time.monotonic() - begin:.1f} s"
     if status and text.strip():
@@ -123,7 +123,7 @@ class _Output:
         last, size = self._state
         if size == len(last):
             return last
-        return f"[the first {size - len(last):,} bytes are left out]\n".encode() + last
+        return f"[the first {size - len(last):,} bytes are omitted]\n".encode() + last
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
@@ -138,7 +138,7 @@ def _keep(kept: str, folder: str, when: float) -> str:
         with path.open("a", encoding="utf-8") as file:
             file.write(kept)
     except OSError as error:
-        return f" (its output cannot be kept: {error.strerror or error})"
+        return f" (its output cannot be saved: {error.strerror or error})"
     return f" (output: {path})"
 
 
@@ -284,11 +284,15 @@ class Response:
         elif self._policy != ABORT:
             return None
         elif command is None:
-            self._notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
+            self._notice(
+                "[stall] on_stall = abort has no effect here; use stallwatch run, which can end its command"
+            )
             return None
         else:
             grace = f"{GRACE_SECONDS:.0f} s"
-            self._notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
+            self._notice(
+                f"the run is stalled; ending it because of [stall] on_stall = abort (grace period {grace})"
+            )
             work = partial(abort, command, GRACE_SECONDS)
         thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
         thread.start()

@@ -67,7 +67,7 @@ def tail_files(
     """
     started = steady.now()
     if name is not None and not name.strip():
-        notice("the name is empty: it is left out")
+        notice("the name is empty and is ignored")
         name = None
     # Ignore the variables of this shell, because the run might belong to another job.
     identity = identify({}, [], settings.join, "")
@@ -80,7 +80,7 @@ def tail_files(
     files.discover()
     if not files.tailers:
         if once:
-            notice(f"no file matches {' '.join(globs)}; name an existing file, folder or pattern")
+            notice(f"no file matches {' '.join(globs)}; give an existing file, folder, or pattern")
             return 2
         notice(f"no file matches {' '.join(globs)} yet; waiting for one")
     agent, server = open_agent(

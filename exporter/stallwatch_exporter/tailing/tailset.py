@@ -43,7 +43,7 @@ class TailSet:
                 continue
             if _is_binary(path):
                 self._refused.add(path)
-                self._notice(f"{path} is not text and is not followed")
+                self._notice(f"{path} is not a text file and is not followed")
                 continue
             self.tailers[path] = FileTailer(path, self._known.get(str(path)))
             new.append(path)

@@ -163,7 +163,7 @@ class Agent:
         return lines
 
     def _keep(self, chunk: Chunk) -> None:
-        with self._guarded("the log copies"):
+        with self._guarded("writing the log copies"):
             self._copies.write(
                 chunk.source,
                 chunk.stream,
@@ -279,17 +279,17 @@ class Agent:
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
-        with self._guarded("the log copies"):
+        with self._guarded("writing the log copies"):
             self._copies.flush(present)
         with self._guarded("reading the log"):
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
-        with self._guarded("the probe's records"):
+        with self._guarded("reading the probe's records"):
             self.end_evidence.look(now)
             self._read_ranks(now)
         with self._guarded("joining the other hosts"):
             self._join()
-        with self._guarded("looking at checkpoints"):
+        with self._guarded("checking the checkpoints"):
             self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._intake.is_ending(now)
@@ -300,19 +300,19 @@ class Agent:
             self._look(present, now)
             gone, held = self._intake.exits.gone, self._stall is not None or self._alarms.ending
             self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
-        with self._guarded("the incidents"):
+        with self._guarded("updating the incidents"):
             self._reporting.episodes.flush()
         with self._guarded("reporting to the other hosts"):
             self._report_state(present)
-        with self._guarded("the metrics"):
+        with self._guarded("updating the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.progressed(self._watch.last_sign)
             self.metrics.dropped(self._dropped + self._unread + self._lost())
-        with self._guarded("the run's record"):
+        with self._guarded("writing the run's record"):
             self._write_info(now)
-        with self._guarded("looking at the ranks"):
+        with self._guarded("checking the ranks"):
             require_descriptors()
-        with self._guarded("the heartbeat"):
+        with self._guarded("sending the heartbeat"):
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
@@ -432,7 +432,7 @@ class Agent:
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)
-        with self._guarded("looking at checkpoints"):
+        with self._guarded("checking the checkpoints"):
             self._intake.look(now, ended=True)
         was_stalled, quiet = self._stall is not None, None
         with self._guarded("watching the run"):
@@ -446,21 +446,21 @@ class Agent:
         ended_well = self.ending.kind in ("finished", "unknown")
         shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # written first, because the disk might fill up
+        with self._guarded("writing the run's record"):  # written first, because the disk might fill up
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
             )
             self._copies.folder = self.folder.path
-        with self._guarded("the incidents"):
+        with self._guarded("updating the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.episodes.flush()
             if self.member is not None:
                 self.member.end(masked)
             self.metrics.ended(now, self.ending.kind)
-        with self._guarded("the log copies"):
+        with self._guarded("writing the log copies"):
             self._copies.flush(now, everything=True)
-        with self._guarded("the run's record"):
+        with self._guarded("writing the run's record"):
             self.folder.close(diagnosis, **self._details(now))
         return diagnosis
 
@@ -512,7 +512,7 @@ class Agent:
             self.member.paces.take(rank, step, pace)
 
     def _read_last_reports(self, now: float) -> None:
-        with self._guarded("the probe's records"):
+        with self._guarded("reading the probe's records"):
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:

@@ -65,7 +65,7 @@ class Diagnoser:
         """
         start = time.perf_counter()
         try:
-            with self._guard("the diagnosis"):
+            with self._guard("diagnosing the run"):
                 return self._diagnosis(now, state, ending), True
         finally:
             self._at = self._clock()
@@ -74,8 +74,10 @@ class Diagnoser:
         bare = Diagnosis("stalled" if stalled else "no-training-log")
         if ending is not None:
             bare.verdict = "unknown-failure" if ending.failed else "no-training-log"
-        bare.notes.append("The diagnosis itself failed; the log copies are in the run's folder.")
-        with self._guard("the progress"):
+        bare.notes.append(
+            "The diagnosis failed because of an internal error; the log copies are in the run's folder."
+        )
+        with self._guard("summarizing the progress"):
             bare.progress = self._reading.tracker.summary()
         return bare, False
 

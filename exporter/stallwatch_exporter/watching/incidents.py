@@ -264,9 +264,9 @@ class Heartbeat:
         """Report that the agent is alive, with the numbers of its errors and of its unread lines so far."""
         problems = []
         if errors > self._errors:
-            problems.append("something went wrong while the run was looked at")
+            problems.append("an error occurred while the agent watched the run")
         if unread > self._unread:
-            problems.append("lines were passed through unread")
+            problems.append("lines were forwarded but not read")
         self._errors, self._unread = errors, unread
         for alive in self._callbacks:
             alive("; ".join(problems))

@@ -172,7 +172,7 @@ class LogReader:
         self._judge = judge
         self._queue.close()
         if not self._concluded.wait(patience + report):
-            self._notice(f"the report is not ready after {patience + report:.0f} s and is left out")
+            self._notice(f"the report is not ready after {patience + report:.0f} s and is skipped")
             return None
         return self._result
 
@@ -191,7 +191,9 @@ class LogReader:
             self._read_all(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))
             if self._queue.dropped:
                 lines = counted(self._queue.dropped, "line")
-                self._notice(f"{lines} arrived too fast to be analyzed or copied: the copies lack them")
+                self._notice(
+                    f"{lines} arrived too fast to be analyzed or copied; the log copies are incomplete"
+                )
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
@@ -215,10 +217,16 @@ class LogReader:
                     continue
                 if copied := loop.leave(lambda: time.monotonic() < self._copy_until):
                     lines = counted(copied, "line")
-                    self._notice(f"no time to analyze {lines} before the end: the copies contain them")
+                    self._notice(
+                        f"there was no time to analyze {lines} before the end; "
+                        "the log copies contain this output"
+                    )
             except Exception as error:  # for example, a temporary lack of memory; the agent must continue
                 if not had_error:
-                    self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
+                    self._notice(
+                        f"an error occurred in the agent ({type(error).__name__}: {error}); "
+                        "watching continues"
+                    )
                 had_error = True
                 time.sleep(_AFTER_A_FAULT)  # avoids a busy loop
 

@@ -66,12 +66,12 @@ def open_agent(
     if folder.problem is not None:
         notice(
             f"the record of this run cannot be written anywhere ({folder.problem}); the run continues."
-            " To keep the next one, set STALLWATCH_HOME or TMPDIR to a folder that can be written"
+            " To keep the record of the next run, set STALLWATCH_HOME or TMPDIR to a writable folder"
         )
     elif folder.moved:
-        notice(f"the state folder cannot be written ({folder.moved}): this run is kept in {folder.path}")
+        notice(f"cannot write to the state folder ({folder.moved}); this run is stored in {folder.path}")
     if name is not None and (why := _why_renamed(name, folder.run if identity is None else sanitise(name))):
-        notice(f"{why}: this run is called {folder.run}")
+        notice(f"{why}; this run is called {folder.run}")
 
     def make_room() -> None:
         elsewhere = temporary_home(settings.home)
@@ -128,7 +128,7 @@ def _why_renamed(name: str, run: str) -> str:
         return f"the name {shown} is taken"
     if len(name) > len(run) and name.startswith(run):
         return f"the name {shown} is longer than {len(run)} characters"
-    return f"the name {shown} has characters that the name of a run cannot have"
+    return f"the name {shown} contains characters that are not allowed in the name of a run"
 
 
 MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginning of longer files is skipped
@@ -201,8 +201,8 @@ def shift_note(shift: float) -> str:
     where, days = "later" if shift > 0 else "earlier", round(abs(shift) / 86400)
     by = counted(days, "day") if days >= 2 else duration_text(abs(shift))
     return (
-        f"its times are taken as {by} {where}, so that the last one is that at which the"
-        " file was written (a copy's is that of the copying)"
+        f"its timestamps are shifted {by} {where}, so that the last one matches the time when the"
+        " file was last modified (for a copy, the time of the copying)"
     )
 
 
@@ -211,7 +211,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
     progress = diagnosis.progress
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
-        parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
+        parts.append(f"skipped the first {left_out / 1e6:,.0f} MB")
     if moved := shift_note(shift):
         parts.append(moved)
     if progress.last_step is not None:
@@ -219,7 +219,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
         parts.append(f"at step {progress.last_step}{total}")
     rules = [finding.rule for finding in diagnosis.findings if finding.harm != "harmless"]
     if rules:
-        parts.append(f"found in it: {', '.join(rules[:5])}{', …' if len(rules) > 5 else ''}")
+        parts.append(f"rules found: {', '.join(rules[:5])}{', …' if len(rules) > 5 else ''}")
     return f"{agent.folder.run}: {'; '.join(parts)}"
 
 
@@ -229,8 +229,10 @@ def outlook(agent: Agent) -> str:
     if state.seconds > state.threshold:
         return ""
     quiet, threshold = duration_text(state.seconds), duration_text(state.threshold)
-    until = ", until the rhythm of its steps is known" if state.learning else ""
-    return f"{agent.folder.run}: quiet for {quiet}; a stall is reported after {threshold}{until}"
+    until = " (until the duration of a step is known)" if state.learning else ""
+    return (
+        f"{agent.folder.run}: no sign of progress for {quiet}; a stall is reported after {threshold}{until}"
+    )
 
 
 def stream_of(path: Path) -> str:

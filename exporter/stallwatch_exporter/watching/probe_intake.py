@@ -30,9 +30,9 @@ from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.stream import NO_CODES, SOURCE
 
 NO_PROBE = (
-    "no rank has a probe: only the log of this run is watched. No process that the command started here"
-    " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
-    " a container, ranks on other hosts)"
+    "no rank has a probe, so only the log of this run is watched. No process that the command started on this"
+    " host imports torch together with the probe. Possible reasons are python -E, -I, or -S, a separate"
+    " environment (sudo or a container), or ranks that run only on other hosts"
 )
 _LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
 _LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step

@@ -60,13 +60,13 @@ def port() -> Iterator[int]:
         ("json://127.0.0.1:{port}/rude", "the connection was closed before a response arrived", "TLS", "TLS"),
         (
             "http://127.0.0.1:{port}/s3cr3t",
-            "no chat is known by this web address",
+            "no supported chat uses this web address",
             "json://… for a generic",
             "json://",
         ),
         (
             "slakc://s3cr3t/b/c",
-            "there is no channel 'slakc'; did you mean 'slack'?",
+            "unknown channel 'slakc'; did you mean 'slack'?",
             "docs/chats.md",
             "docs/",
         ),
@@ -90,12 +90,12 @@ def test_connection_error_has_a_short_reason_and_a_remedy(
         (
             "SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
             "self-signed certificate (_ssl.c:1006)'))",
-            "the server's certificate is not accepted (self-signed certificate)",
+            "the server's certificate was not accepted (self-signed certificate)",
             "tls",
         ),
         (
             "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert",
-            "TLS fails (tlsv1 alert protocol version)",
+            "the TLS connection failed (tlsv1 alert protocol version)",
             "tls",
         ),
         (

@@ -115,7 +115,7 @@ def test_routes_by_run_severity_and_family(relayed: Any, stall: Stall) -> None:
     at.store.upsert(stall(id="myrun/ended/cuda-oom/1", rule="cuda-oom", kind="ended"))
     assert at.alert(run="sweep-7") == "1 new"
     assert at.alert(rule="cuda-oom") == "1 new"
-    assert at.alert(alertname="StallwatchNoise") == "1 not for any chat (min_severity and routes)"
+    assert at.alert(alertname="StallwatchNoise") == "1 not sent to any chat (min_severity or routes)"
     assert at.alert(severity="warning", alertname="StallwatchSlowdown") == "1 new"
     at.pass_time(10)
     assert counts(at) == (1, 1, 1)

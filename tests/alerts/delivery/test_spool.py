@@ -183,7 +183,7 @@ def test_full_disk_does_not_delay_messages(
     sink.close(120)
     heard = {name for body in chat.bodies for name in body.get("incidents", body["id"]).split(",")}
     assert heard == {f"run/{number}" for number in range(20)}
-    assert any("cannot be kept on disk" in line for line in said)
+    assert any("cannot be stored on disk" in line for line in said)
 
 
 def test_end_follows_its_beginning_if_the_disk_fills_up_between_them(

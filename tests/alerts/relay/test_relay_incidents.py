@@ -67,7 +67,7 @@ def test_end_of_an_incident_goes_only_to_notified_chats(
     post = start()
     over = group(alert(incident="stall", firing=False))
     # the metrics are gone, but the stall is not over
-    assert post.answer(over)[1] == "stored: nothing to tell\n"
+    assert post.answer(over)[1] == "stored: nothing to send\n"
     post(group(alert(incident="stall")))
     store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1090.0, updated_at=1090.0))
     post(over)
@@ -79,8 +79,8 @@ def test_end_of_an_incident_goes_only_to_notified_chats(
     store.upsert(
         stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0, status="resolved")
     )
-    answer = post.answer(over)[1]
-    assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # no chat received the opening
+    answer = post.answer(over)[1]  # no chat received the opening
+    assert answer == "stored: 1 not sent to any chat (min_severity or routes)\n"
 
 
 def test_second_episode_is_reported_again(

@@ -31,8 +31,8 @@ def test_invalid_notification_is_refused_permanently(start: Any, body: bytes, st
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        ({"startsAt": "yesterday"}, "startsAt 'yesterday' is no time"),
-        ({"startsAt": "2026-11-21T07:12:13"}, "is no time"),  # no time zone
+        ({"startsAt": "yesterday"}, "startsAt 'yesterday' is not a time"),
+        ({"startsAt": "2026-11-21T07:12:13"}, "is not a time"),  # no time zone
         ({"status": "maybe"}, "status 'maybe' is neither firing nor resolved"),
         ({"labels": {"run": 7}}, "Expected `str`, got `int`"),
     ],
@@ -44,7 +44,7 @@ def test_invalid_alert_does_not_affect_the_others(
     both = group(alert("StallwatchRankGone") | changes, alert("StallwatchAgentGone"))
     status, text = post.answer(both)
     assert status == 400
-    assert "alerts[0]: " in text and wrong in text and "the others are stored: 1 new" in text
+    assert "alerts[0]: " in text and wrong in text and "the other alerts are stored: 1 new" in text
     assert told(chat_server, 1) == [("alert", "StallwatchAgentGone", "open")]
     assert 'outcome="refused"} 1.0' in post.answer(None, "/metrics")[1]
 
@@ -62,8 +62,8 @@ def test_unknown_severity_counts_as_warning_and_is_reported_once(
         for what in ("2 new", "2 repeated"):
             status, text = post.answer(group(paged, bare))
             assert (status, text.splitlines()[0]) == (200, f"stored: {what}")
-            assert "StallwatchPaged: severity 'page' is unknown; taken for warning" in text
-            assert "StallwatchBare: has no severity; taken for warning" in text
+            assert "StallwatchPaged: severity 'page' is unknown; using warning" in text
+            assert "StallwatchBare: the alert has no severity; using warning" in text
         chat_server.wait_for_requests(1)
         assert chat_server.bodies[0]["severity"] == "warning"
         assert [line.split(":")[0] for line in said] == ["StallwatchPaged", "StallwatchBare"]

@@ -263,7 +263,9 @@ def test_notice_names_two_agents_that_report_the_same_rank() -> None:
     run.coordinator.take(twin.report(started_age=1.0))
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(5, *run.hosts)
-    assert run.notices == ["agents on n1 and n9 claim rank 1: the one that started last counts"]
+    assert run.notices == [
+        "several agents (on n1 and n9) report rank 1; only the agent that started last counts"
+    ]
 
 
 def named_alike(run: Run) -> Host:
@@ -283,7 +285,9 @@ def test_hosts_with_the_same_name_get_distinct_names() -> None:
     reply = run.coordinator.take(run.hosts["n1"].report())
     assert reply.hosts == {"n0": "0", "n1": "1", "n0-10.0.0.9": "2"}
     assert reply.names == {"other": "n0-10.0.0.9"}
-    assert run.notices == ["two hosts of the run have the name n0: one is called n0-10.0.0.9 from now on"]
+    assert run.notices == [
+        "two hosts of the run have the name n0; one of them is called n0-10.0.0.9 from now on"
+    ]
     assert run.counts[-1] == (3, 3, 0)
     run.coordinator = run.another()  # that gets the report of the other one first
     for host in (run.hosts["n2"], run.hosts["n1"]):

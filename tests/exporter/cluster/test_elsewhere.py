@@ -25,7 +25,7 @@ def advised(command: str, environ: dict[str, str] | None = None, **given: object
     join = JoinSettings(**given)  # type: ignore[arg-type]
     name = "sft" if "--name" in command else None
     line = advice(shlex.split(command), environ or {}, join, name=name, read=read)
-    return line.partition("to watch all of them: ")[2]
+    return line.partition("to watch all ranks: ")[2]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def advised(command: str, environ: dict[str, str] | None = None, **given: object
         ),
         ("srun --nodes=2-4 bash t.sh", "srun --nodes=2-4 stallwatch run -- bash t.sh"),
         ("srun -w n[1-2] bash t.sh", "srun -w 'n[1-2]' stallwatch run -- bash t.sh"),
-        ("srun -N 2 ./train", "put stallwatch run -- in front of the program that it starts"),
+        ("srun -N 2 ./train", "put stallwatch run -- in front of the program that it launches"),
         (
             "pdsh -w n1,n2 'cd /w; bash t.sh'",
-            "put stallwatch run -- in front of what it starts there",
+            "put stallwatch run -- in front of the command for the hosts",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_advised_command_exports_the_variables_of_agents() -> None:
     both = "-x STALLWATCH_HOME -x STALLWATCH_JOIN_SECRET"
     assert line == f"mpirun -H n1,n2 {both} stallwatch run -- python train.py"
     line = advised("deepspeed -H hosts train.py", environ)
-    assert line.endswith("(and write STALLWATCH_HOME, STALLWATCH_JOIN_SECRET into .deepspeed_env)")
+    assert line.endswith("(and add STALLWATCH_HOME, STALLWATCH_JOIN_SECRET to .deepspeed_env)")
     assert "s3cret" not in line
     line = advised("srun -N2 python train.py", run="sft", address="n1:19402")
     assert line == "srun -N2 stallwatch run --run sft --join n1:19402 -- python train.py"

@@ -175,7 +175,7 @@ def test_refusal_is_shown_once_and_the_agent_continues_separately() -> None:
     agent.line.refusal = "n0:19402 has another secret"
     agent.opens()
     agent.passes(ALONE_SECONDS + 1)
-    assert agent.notices == ["n0:19402 has another secret; this agent notifies people by itself"]
+    assert agent.notices == ["n0:19402 has another secret; this agent sends its own notifications"]
     assert len(agent.line.posts) == 1
     assert len(agent.chat.got) == 1
 
@@ -391,7 +391,9 @@ def test_host_with_a_duplicate_name_uses_the_coordinators_name_for_it() -> None:
     agent.passes(24)
     assert [post.host for post in agent.line.posts] == ["n1", "n1-10.0.0.9", "n1-10.0.0.9"]
     assert names == ["n1-10.0.0.9"]
-    assert agent.notices == ["another host of the run has the name n1, too: this one is called n1-10.0.0.9"]
+    assert agent.notices == [
+        "another host of the run is also named n1; this host is called n1-10.0.0.9 from now on"
+    ]
     agent.line.reply = Reply()  # of a coordinator that does not know of the other one
     agent.passes(12)
     assert agent.line.posts[-1].host == "n1-10.0.0.9"

@@ -223,7 +223,7 @@ def test_notice_names_a_configured_coordinator_that_does_not_respond(three: Clus
     assert not first.notes, "it may be about to start"
     three.now += 31.0
     assert first.post() is not None
-    assert [note for note in first.notes if "does not answer" in note]
+    assert [note for note in first.notes if "does not respond" in note]
 
 
 def test_ports_in_use_are_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +260,12 @@ def test_coordinator_that_fails_to_merge_is_skipped(three: Cluster) -> None:
     assert first.post() is None
     reply = second.post()
     assert reply is not None and reply.coordinator == "agent1"
-    assert first.notes == ["reports of the run could not be merged (RuntimeError: out of order)"]
+    assert first.notes == ["the reports of the run could not be merged (RuntimeError: out of order)"]
     (note,) = second.notes
-    assert note.endswith("does not take the reports of this host: its merger fails: see its own messages")
+    assert note.endswith(
+        "does not accept the reports of this host: it failed to merge the reports; "
+        "see the messages of that agent"
+    )
 
 
 def test_closed_client_posts_nothing(three: Cluster) -> None:
@@ -281,7 +284,7 @@ def test_large_reports_are_posted_in_parts(three: Cluster) -> None:
     parts = [*client._parts([*large, too_large], server.Notices(notes.append))]
     assert [[item.agent for item in part] for part in parts] == [[f"agent{number}"] for number in range(4)]
     assert (parts[3][0].stacks, parts[3][0].ranks) == (None, "0-7")
-    assert notes == ["the report of this host is too large: it is sent without the stacks of its ranks"]
+    assert notes == ["the report of this host is too large, so it is sent without the stacks of the ranks"]
 
 
 def test_coordinator_handles_posts_of_128_hosts(tmp_path: Path) -> None:

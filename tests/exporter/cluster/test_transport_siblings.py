@@ -80,7 +80,8 @@ def test_agent_posts_directly_if_the_relay_of_its_host_hangs(
             hung.accept()
     assert first.merges.agents == ["agent0", "agent1", "agent1"]
     assert rank.notes == [
-        "the agent that posts for this host cannot be used (timed out): this one posts for itself"
+        "cannot use the agent that posts the reports of this host (timed out); "
+        "this agent posts its own reports"
     ]
     two.now += client._AVOIDED_SECONDS
     assert rank.post() and rank.backing._socket is not None

@@ -51,7 +51,7 @@ def test_folder_of_a_tail_without_output_names_the_followed_files(
 ) -> None:
     folder = RunFolder.create("sft", ["stallwatch", "tail", "logs/*.log", "/srv/b.log"], home=tmp_path)
     _, (problem,) = diagnose_paths([folder.path], Options(catalogue))
-    assert f"follows: {folder.info.cwd}/logs/*.log, /srv/b.log" in str(problem)
+    assert f"followed: {folder.info.cwd}/logs/*.log, /srv/b.log" in str(problem)
     other = RunFolder.create("other", ["python", "train.py"], home=tmp_path)
     _, (problem,) = diagnose_paths([other.path], Options(catalogue))
     assert "follows" not in str(problem)
@@ -151,7 +151,7 @@ def test_files_above_the_limit_are_reported(
         (tmp_path / f"rank{rank}.log").write_text(OOM.format(rank=7) if rank == 7 else STEPS)
     monkeypatch.setattr(reading, "MAX_STREAMS", 9)
     diagnosis, (problem,) = rendered(diagnose_paths([tmp_path], Options(catalogue)))
-    assert Path(problem.path).name == "rank9.log" and "and 2 other files were not read" in problem.message
+    assert Path(problem.path).name == "rank9.log" and "skipped this file and 2 other files" in problem.message
     assert diagnosis.verdict == "failed" and str(problem) in diagnosis.notes
     monkeypatch.undo()
     assert rendered(diagnose_paths([tmp_path], Options(catalogue)))[1] == []

@@ -78,7 +78,7 @@ def test_end_of_long_output_is_kept(tmp_path: Path) -> None:
 def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_line("echo hello", STALL, {}, notices.append, folder=str(tmp_path / "gone"))
-    assert "its output cannot be kept: No such file" in notices[0]
+    assert "its output cannot be saved: No such file" in notices[0]
 
 
 def test_command_that_exceeds_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_command_that_exceeds_its_time_is_ended_with_its_children(tmp_path: Path
     while runs(child):
         assert time.monotonic() < until
         time.sleep(0.01)
-    assert "was ended after 4 s" in notices[0]
+    assert "was killed after 4 s" in notices[0]
 
 
 def test_command_has_its_own_session(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_failed_or_slow_command_is_reported() -> None:
     run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
     run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
     assert "exited with 3" in notices[0] and notices[0].endswith(": no such job")
-    assert "was ended after" in notices[1]
+    assert "was killed after" in notices[1]
 
 
 def test_unknown_variables_are_empty() -> None:
@@ -183,7 +183,7 @@ def test_only_run_can_end_a_command(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["train"], home=tmp_path)
     response = Response(folder, "abort", None, notices.append)
     assert response.react(STALL) is None and not response.aborted
-    assert "only stallwatch run" in notices[0]
+    assert "use stallwatch run" in notices[0]
     response = Response(folder, "report", None, notices.append)
     response.watch(4711)
     assert response.react(STALL) is None

@@ -102,7 +102,7 @@ class Telegram(Chat):
         code = str(body.get("error_code") or answer.code())
         description = str(body.get("description") or code)
         if isinstance(parameters, dict) and "migrate_to_chat_id" in parameters:
-            code, description = "migrated", f"{description}; its id is {parameters['migrate_to_chat_id']}"
+            code, description = "migrated", f"{description}; its new ID is {parameters['migrate_to_chat_id']}"
         elif "chat not found" in description:
             code = "chat-not-found"
         return code, f"{answer.status}: {description}"
