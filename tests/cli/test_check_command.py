@@ -88,7 +88,7 @@ def test_syntax_error_fails_unless_a_newer_python_accepts_the_script(
     assert failed.exit_code == 1 and " FAILS " in failed.stdout and "bad.py:2" in failed.stdout
     monkeypatch.setattr("stallwatch_lint.script.newer_syntax", lambda *_: ("type X = …", "3.99"))
     newer: Result = stallwatch("check", "bad.py", "--versions", freeze)
-    assert newer.exit_code == 2 and "bad.py:2: type X = … is read by Python 3.99 and later" in newer.stderr
+    assert newer.exit_code == 2 and "bad.py:2: type X = … requires Python 3.99 or later" in newer.stderr
     assert "No verdict" in newer.stdout
 
 

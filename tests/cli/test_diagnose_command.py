@@ -324,7 +324,7 @@ def test_binary_file_is_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "noise.bin").write_bytes(bytes(range(128, 256)) * 40)
     result = stallwatch("diagnose", "noise.bin")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "noise.bin: is a binary file, not a log" in result.stderr
+    assert "noise.bin: this is a binary file, not a log" in result.stderr
     (tmp_path / "notes.txt").write_text("bread, milk\n")
     result = stallwatch("diagnose", "notes.txt")
     assert (result.exit_code, result.stderr) == (0, "")

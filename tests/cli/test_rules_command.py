@@ -114,7 +114,7 @@ def test_check_reports_a_long_pattern(stallwatch: Stallwatch, mine: Path) -> Non
     mine.write_text(PAGE.replace("the moon is", "(?:it rains" + "|it pours" * 30 + "|the moon is)"))
     result = stallwatch("rules", "check", "mine")
     assert result.exit_code == 2
-    assert "moon-is-full.md:11: the pattern is written longer than 200 characters" in result.stderr
+    assert "moon-is-full.md:11: the text of the pattern is longer than 200 characters" in result.stderr
 
 
 def test_show_of_an_unknown_rule_suggests_one(stallwatch: Stallwatch) -> None:

@@ -84,7 +84,8 @@ def test_log_without_an_unknown_failure_is_refused(stallwatch: Stallwatch, tmp_p
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
     assert known.stderr == (
-        "stallwatch: oom.log: this log's failure is known: cuda-oom (stallwatch rules show cuda-oom)\n"
+        "stallwatch: oom.log: a rule for the failure in this log already exists: cuda-oom"
+        " (stallwatch rules show cuda-oom)\n"
     )
     (tmp_path / "good.log").write_text("step 1/90 loss 1.5\n")
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
@@ -100,7 +101,7 @@ def test_new_lines_next_to_a_known_failure_are_not_an_unknown_failure(
     )
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
-    assert "failure is known: cuda-oom" in known.stderr
+    assert "already exists: cuda-oom" in known.stderr
     assert not (tmp_path / "my-rules").exists()
 
 
