@@ -254,7 +254,7 @@ def test_each_rule_has_its_release(catalogue: Catalogue) -> None:
 def test_removed_command_names_its_replacement(upgraded: Call) -> None:
     result = upgraded("rules", "verify", "--package", "deepspeed")
     assert result.exit_code == 2
-    assert "stallwatch rules verify is python tools/verify_rules.py since 0.2" in result.stderr
+    assert "stallwatch rules verify was replaced by python tools/verify_rules.py in 0.2" in result.stderr
     assert "tools" not in upgraded("rules", "verified").stderr
 
 

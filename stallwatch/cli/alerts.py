@@ -150,7 +150,12 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 
 @alerts.command()
 @click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum messages (default: 50).")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    help="Maximum number of messages (default: 50).",
+)
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
     """List messages to chats, newest first, with the state (waiting, sent, given-up, withdrawn) and reason.

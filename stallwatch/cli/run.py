@@ -39,7 +39,7 @@ def _reaction(text: str) -> str:
 
 def watch_options(command: _Command) -> _Command:
     """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
-    announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
+    announce = "Announce /metrics to Prometheus through a file in this folder (file_sd_configs)."
     belongs = "Name of the run across several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
     about = "What to do at a stall: report (default), abort, or 'command LINE'."
@@ -101,7 +101,8 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
-        print_notice(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
+        reason = f"{type(error).__name__}: {error}"
+        print_notice(f"the run cannot be watched ({reason}); the command runs without Stallwatch")
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 

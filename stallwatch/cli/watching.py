@@ -66,7 +66,7 @@ _PRELOADED = (
     "stallwatch_exporter.postmortem.recorded",
     "stallwatch_rules.report.terminal",
 )
-_LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
+_LATER = "the next stallwatch run, stallwatch relay, or stallwatch alerts send delivers them"
 
 
 class Destinations:
@@ -111,7 +111,7 @@ class Destinations:
         if settings.all_urls:
             if find_spec("apprise") is None or self._store is None:
                 print_notice(
-                    "[alerts] urls are set, but no message can be sent: pip install 'stallwatch[alerts]'"
+                    "[alerts] urls are set, but no message can be sent; run pip install 'stallwatch[alerts]'"
                 )
             else:
                 from stallwatch_alerts.sink import ChatSink
@@ -210,9 +210,10 @@ class Destinations:
             with guard("the last ping"):
                 self._deadman.close(_DEADMAN_SECONDS)
         if self._chat is not None and (lost := self._chat.failed):
-            print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+            print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chats")
         if waiting:
-            print_notice(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
+            kept = "message is" if waiting == 1 else "messages are"
+            print_notice(f"{waiting} {kept} kept on disk for chats; {_LATER}")
 
 
 def preload(language: str) -> None:
@@ -254,7 +255,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
-            f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
+            f"the report failed ({type(error).__name__}: {error}); run stallwatch diagnose {folder.path}"
         )
     if folder.problem is None and (kept := kept_line(folder.path, language)):
         print_notice(kept)

@@ -148,7 +148,7 @@ def test_check_of_a_custom_folder_reports_problems(stallwatch: Stallwatch, mine:
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith((f"stallwatch: {mine}:", "stallwatch: mine/house/moon-is-full.md:"))
-    assert "'log quiet' sample 1 fires" in line
+    assert "fires on the 'log quiet' sample 1" in line
     assert result.stdout == "1 page, 1 problem\n"
 
 

@@ -43,7 +43,9 @@ def test_unwritten_sections_are_listed_and_not_reported(
     stallwatch("rules", "new", "no-soup", "--from", log)
     result = stallwatch("rules", "check", "my-rules")
     assert result.exit_code == 0
-    assert "no-soup.md: not written yet: What happened, Why, Fix, When it is harmless" in result.stderr
+    assert (
+        "no-soup.md: sections not written yet: What happened, Why, Fix, When it is harmless" in result.stderr
+    )
     assert "To be written" not in stallwatch("diagnose", log, "--rules", "my-rules").stdout
     page = tmp_path / "my-rules" / "trl" / "no-soup.md"
     page.write_text(page.read_text().replace("To be written: the mechanism.", "The cook slept."))
@@ -60,7 +62,7 @@ def test_name_family_and_folder_can_be_set(stallwatch: Stallwatch, tmp_path: Pat
     page.write_text("mine\n")
     again = stallwatch(*command)
     assert again.exit_code == 2
-    assert "exists and is left as it is" in again.stderr
+    assert "already exists" in again.stderr
     assert page.read_text() == "mine\n"
 
 

@@ -165,7 +165,7 @@ def test_missing_command_has_exit_code_127(process: Process) -> None:
             "[alerts]\nurls = ['json://127.0.0.1:1'\n[stall]\n",
             [
                 "stallwatch.toml:3: is not valid TOML",
-                "stallwatch.toml:3: nothing of this file",
+                "stallwatch.toml:3: no setting in this file",
                 "NOBODY WILL BE",
             ],
         ),
