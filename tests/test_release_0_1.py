@@ -261,7 +261,9 @@ def test_removed_command_names_its_replacement(upgraded: Call) -> None:
 def test_old_python_name_works_with_a_warning() -> None:
     from stallwatch_lint.versions import conflicts_among
 
-    with pytest.warns(FutureWarning, match=r"unfit is stallwatch_lint\.versions\.conflicts_among since 0\.2"):
+    with pytest.warns(
+        FutureWarning, match=r"unfit was replaced by stallwatch_lint\.versions\.conflicts_among in 0\.2"
+    ):
         from stallwatch_rules.checks.versions import unfit
     assert unfit is conflicts_among
     with pytest.raises(ImportError):

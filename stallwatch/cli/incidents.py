@@ -132,7 +132,11 @@ def note(app: App, incident: str, text: str) -> None:
 @click.command()
 @click.option("--run", default="", metavar="NAME", help="Silence these runs; * and ? are wildcards.")
 @click.option("--rule", default="", metavar="ID", help="Silence this rule; * and ? are wildcards.")
-@click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only this severity.")
+@click.option(
+    "--severity",
+    type=click.Choice(["info", "warning", "critical"]),
+    help="Silence only incidents of this severity.",
+)
 @click.option("--all", "everything", is_flag=True, help="Silence incidents of every run and rule.")
 @click.option(
     "--for",
@@ -143,7 +147,7 @@ def note(app: App, incident: str, text: str) -> None:
     help="Duration: 30m, 2h, 1d; without a unit, in seconds (default: 1h).",
 )
 @click.option("--comment", default="", help="The reason for the silence.")
-@click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
+@click.option("--end", type=int, metavar="NUMBER", help="End this silence now, instead of creating one.")
 @click.pass_obj
 def silence(
     app: App,

@@ -45,7 +45,7 @@ _NOT_ALL = 2
     "--every",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Instead, count each rule's matches in intervals of this many seconds.",
+    help="Count each rule's matches in intervals of this many seconds, instead of listing them.",
 )
 @rules_option
 @click.pass_obj
@@ -141,7 +141,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
     "--output",
     type=FILE,
     metavar="FILE",
-    help="Write this file: .csv or .parquet. Default: CSV on standard output.",
+    help="File to write, .csv or .parquet (default: CSV on standard output).",
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:

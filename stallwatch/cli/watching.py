@@ -192,7 +192,7 @@ class Destinations:
             if not self._looked:  # the run took less than a minute
                 with contextlib.suppress(Exception):
                     self._close_orphans()
-        with guard("the last lines for the terminal"):
+        with guard("printing the last lines on the terminal"):
             self._terminal.close(_TERMINAL_SECONDS)
         waiting, sent, unreported = 0, self._chat is None, list(self._unreported)
         if self._chat is not None:
@@ -201,13 +201,13 @@ class Destinations:
                 waiting = self._chat.kept()
                 sent = not self._chat.failed
         for note in unreported if sent else ():
-            with guard("the note that the run was reported"):
+            with guard("recording that the run was reported"):
                 note()
         if self._store is not None:  # after the chats, because this database records their deliveries
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
-            with guard("the last ping"):
+            with guard("sending the last ping"):
                 self._deadman.close(_DEADMAN_SECONDS)
         if self._chat is not None and (lost := self._chat.failed):
             print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chats")

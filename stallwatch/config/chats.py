@@ -126,9 +126,8 @@ def unusable(config: Config) -> list[ConfigError]:
             advice = remedy(error.chat, error.code, config["ui.language"])
             found.append(ConfigError(place, None, message, advice or "docs/chats.md lists the URL formats"))
     if found and len(found) == len(placed):
-        found.append(
-            ConfigError(placed[-1][0], None, _NO_DESTINATION, "correct it, then run stallwatch alerts test")
-        )
+        advice = "correct the URLs, then run stallwatch alerts test"
+        found.append(ConfigError(placed[-1][0], None, _NO_DESTINATION, advice))
     return found
 
 

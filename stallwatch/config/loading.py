@@ -285,7 +285,8 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
     ]
     for line, error in sorted(placed, key=lambda found: found[0] or 0):
         if isinstance(error, BadRoute):
-            effect = "until it is corrected, all chats get the messages that it can match; " if routes else ""
+            effect = "until the route is corrected, all chats get the messages that it can match; "
+            effect = effect if routes else ""
             config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
         else:
             config.report(file, at, f"alerts.{name} {error}", _remedy(key), key.full_name)
@@ -400,7 +401,8 @@ def _report_no_chats(config: Config) -> None:
         "no setting in this file has any effect" if wrong.key == UNREAD else "no chat is left in alerts.urls"
     )
     message = f"{why}: {effect} of stalls and failures"
-    config.report(wrong.file, wrong.line, message, "correct it, then run stallwatch alerts test", wrong.key)
+    remedy = "correct the configuration, then run stallwatch alerts test"
+    config.report(wrong.file, wrong.line, message, remedy, wrong.key)
 
 
 # ---------------------------------------------------------------- names in the wrong place

@@ -139,7 +139,7 @@ def test_all_mistakes_are_reported_together_and_the_rest_is_used(tmp_path: Path)
         (9, "alerts.routes[1].timezone"),
         (14, "alerts.routes[2].escalate_minutes"),
     ]
-    assert all("until it is corrected, all chats" in problem.remedy for problem in config.problems)
+    assert all("until the route is corrected, all chats" in problem.remedy for problem in config.problems)
     assert [route.broken for route in config["alerts.routes"]] == [True, True, False]
     assert config["alerts.routes"][2].escalate_after == 900.0
 

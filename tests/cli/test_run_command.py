@@ -198,7 +198,7 @@ def test_exit_code_is_kept_if_monitoring_fails(
     ("broken", "expected"),
     [
         ("stallwatch.cli.watching.print_end", "the report failed"),
-        ("stallwatch.cli.watching.TerminalSink.close", "the last lines for the terminal failed"),
+        ("stallwatch.cli.watching.TerminalSink.close", "printing the last lines on the terminal failed"),
         ("stallwatch_alerts.store_sink.StoreSink.close", "storing the last incidents failed"),
         ("stallwatch_exporter.running.capture.Capture.drain", "carrying the last output failed"),
         ("stallwatch_exporter.watching.log_reader.LogReader.finish", "concluding failed"),

@@ -239,7 +239,7 @@ def test_oversized_upload_names_the_largest_file() -> None:
     mib = 1024 * 1024
     assert too_much([("a.log", mib)], 2) is None
     problem = too_much([("a.log", mib), ("b.log", 2 * mib)], 2)
-    assert problem is not None and problem.path == "b.log" and "more than 2 MiB" in str(problem)
+    assert problem is not None and problem.path == "b.log" and "exceeds the limit of 2 MiB" in str(problem)
 
 
 class TestGate:

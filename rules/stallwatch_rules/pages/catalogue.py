@@ -149,9 +149,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
                 problems += error.every()
             except OSError as error:
                 reason = error.strerror or str(error)
-                problems.append(
-                    PageError(str(file), 1, f"cannot be read: {reason}", "make the page readable")
-                )
+                problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "check the permissions"))
             else:
                 if isinstance(page, Extension):
                     extensions.append(page)
