@@ -187,7 +187,7 @@ def test_pipe_and_endless_device_among_the_logs_are_skipped(attacked: Attacked, 
     (logs / "rank2.log").write_text("step 1 loss 2.0\n")
     done = attacked(tmp_path, "diagnose", "logs")
     assert done.returncode == 2 and "1 file, 1 line" in done.stdout  # 2: something was not read
-    assert "rank0.log: is a pipe" in done.stderr and "rank1.log: is a device" in done.stderr
+    assert "rank0.log: this is a pipe" in done.stderr and "rank1.log: this is a device" in done.stderr
 
 
 def test_symlink_in_place_of_a_draft_page_is_not_followed(
