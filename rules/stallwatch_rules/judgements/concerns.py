@@ -40,7 +40,7 @@ CONCERNS: Mapping[str, Concern] = {
         names=("trainer", "missing"),
     ),
     "sum": Concern(
-        "the loss contains a sum over {parameter}, which was empty during the sum; backward at {place}"
+        "the loss contains a sum over {parameter}, which was empty when summed; backward at {place}"
     ),
     "unwrapped-at-checkpoint": Concern(
         "{trainer}.save_model ({place}) passes an unwrapped model to accelerate, not the ZeRO-3 engine",

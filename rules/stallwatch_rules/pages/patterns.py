@@ -97,7 +97,7 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
     except hyperscan.error as error:
         return Fault(
             f"hyperscan cannot compile it: {error}",
-            "simplify it; lower the limits of repeats such as {1,2000}",
+            "simplify it, or lower the limits of repeats such as {1,2000}",
         )
     return None
 
