@@ -25,7 +25,7 @@ class Answer:
     """The answer that a tool gives for one run."""
 
     failed: bool = False  #: True if the tool would raise an alarm
-    cause: tuple[str, ...] = ()  #: the classes of causes.json that the tool names; empty if it names none
+    cause: tuple[str, ...] = ()  #: the classes of causes.json that the tool names, if any
     text: str = ""  #: the text that the tool shows as the cause
     rank: int | None = None
     confidence: float | None = None

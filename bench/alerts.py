@@ -5,7 +5,7 @@
 To measure the embedded path, the benchmark starts `stallwatch tail` on eight files. A thread writes 1,000
 lines per second to these files. From time to time, the benchmark adds a line that a rule matches, and a
 webhook on this machine records when the notification arrives. If Prometheus, Alertmanager, and the relay are
-installed, the benchmark also measures the time from a crash to a message that reaches a chat through them.
+installed, the benchmark also measures the time from a crash to a message that they send to a chat.
 Then the benchmark raises 10,000 incidents within a minute for a chat that accepts 20 messages per minute.
 """
 

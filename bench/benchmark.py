@@ -31,8 +31,8 @@ from scoring import Share
 HERE = Path(__file__).resolve().parent / "cases"
 sys.path.insert(0, str(HERE))
 
-import adapters  # noqa: E402 - beside this file
-import generate  # noqa: E402 - in cases/
+import adapters  # noqa: E402 - a module in the folder of this file
+import generate  # noqa: E402 - a module in the folder cases/
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Case:
     id: str
     kind: str  #: "real run", "re-enacted", or "generated"
     cause: str  #: a class of causes.json, or several classes separated by bars; empty if nothing is wrong
-    sign: str  #: words that name the cause (for a hang: its place); bars separate alternatives
+    sign: str  #: words that name the cause, or the code location of a hang; bars separate alternatives
     exit_code: int | None  #: ``None`` if the run had not ended
     rank: int | None  #: the rank at fault, if the run has several ranks
     ranks: int

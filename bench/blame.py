@@ -4,9 +4,9 @@
 
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
 a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
-benchmark combines the states of the ranks into groups, and lets Stallwatch evaluate them. The result is
-"right" if it names exactly the ranks at fault, or names no rank if no rank is at fault. The result is "wrong"
-if it names other ranks. Any other result is "cannot tell".
+benchmark combines the states of the ranks into groups, and lets Stallwatch evaluate the groups. The result
+is "right" if Stallwatch names exactly the ranks at fault, or names no rank if no rank is at fault. The result
+is "wrong" if Stallwatch names other ranks. Any other result is "cannot tell".
 """
 
 from __future__ import annotations

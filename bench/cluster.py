@@ -65,7 +65,7 @@ class Trial:
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = None  #: from the threshold to the message, or processor time with --pure
+    seconds: float | None = None  #: seconds from threshold to message, or processor seconds with --pure
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used

@@ -122,7 +122,7 @@ class Service:
 
 
 class Carrier:
-    """Sender of one agent's reports. It tries the coordinators in order until it reaches one."""
+    """Sender of one agent's reports. It tries the coordinators in order until one of them responds."""
 
     def __init__(
         self, key: str, agent: str, services: Sequence[Service], draw: random.Random, lost: float = 1.0
@@ -323,7 +323,7 @@ class Fleet:
 
     @property
     def due_at(self) -> float | None:
-        """Return the earliest time at which an agent reached its threshold, or ``None`` if none did."""
+        """Return the earliest time at which an agent reached its threshold, or ``None`` if no agent did."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
@@ -337,7 +337,7 @@ class Fleet:
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Wait at most `seconds` until the condition is true. Return True if it is true."""
+        """Wait at most `seconds` until the condition `until` is true. Return True if it became true."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):

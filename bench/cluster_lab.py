@@ -109,7 +109,8 @@ def planned(
         kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
         if each == 1:
             kinds = [draw.choice(healed + last)]
-        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun drops a host after 15 s, so end with link
+        # torchrun drops a host that is disconnected for 15 s, so "link" must be the last fault.
+        if launcher == "srun" and "link" in kinds[:-1]:
             kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
         kinds = kinds[: hangs - count]
         ranks = tuple(draw.randrange(hosts) for _ in kinds)

@@ -40,5 +40,5 @@ class Receiver:
 
 
 def opens(body: dict[str, Any]) -> bool:
-    """Return True if the message opens an incident. This message is the first one about the incident."""
+    """Return True if the message opens an incident, which means that it is the incident's first message."""
     return body.get("status") == "open" or body.get("outcome") == "crashed"

@@ -39,7 +39,7 @@ FAULTS = (
     "frozen",
 )
 _STEPS = 3  # maximum number of steps after the fault until all ranks are stuck
-#: Collectives that the probe counts: none (it does not respond), joined, or done (joined and completed).
+#: Collectives that the probe counts: none (no response), joined, or done (joined and completed).
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 

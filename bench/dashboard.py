@@ -35,7 +35,7 @@ from stallwatch_dashboard.theme import LIGHT
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.runs.runfolder import RunFolder
 
-#: End of the history. It is in the future, so the real dashboard shows every run as running.
+#: End of the history. This time is in the future, so the real dashboard shows every run as running.
 END = float(int(time.time()) + 2400)
 SAY = Reader("en").say
 RUN = 7  # the run whose page is measured

@@ -91,7 +91,7 @@ def agent_stopped(trial: Trial) -> None:
     trial.at(moment + length, wake)
 
 
-# ---- its disk
+# ---- the agent's disk
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
@@ -229,7 +229,7 @@ def chat_takes_and_breaks(trial: Trial) -> None:
 
 
 def sqlite_locked(trial: Trial) -> None:
-    """Let another process lock the databases of the state folder repeatedly."""
+    """Have another process repeatedly lock the databases in the state folder."""
     ended = threading.Event()
     trial.healing.append(ended.set)
     lengths = [trial.random.uniform(0.2, 4.0) for _ in range(20)]

@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random number of seconds after the start. At that time, the training may have ended."""
+        """Return a random number of seconds after the start. At that time, the training might have ended."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -404,7 +404,7 @@ class Trial:
         ended = self.note.exists()
         if self.killed:
             if not ended and not printed and not output:
-                return  # killed before the command started, so there was no training
+                return  # the agent was killed before the command started
             code = int(self.note.read_text().split()[1]) if ended else None
         if self._was_stopped:
             untouched = bare.stdout.startswith(printed)
@@ -445,7 +445,7 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Return True if the signal ended the training. The training may have written its note before."""
+        """Return True if the signal ended the training. The training might have written its note before."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 
@@ -516,7 +516,7 @@ class Trial:
         self.problems.append(f"lost in silence: {why}")
 
     def _recorded(self) -> list[Any]:
-        """Return the incidents that the agent recorded, except those of severity "info"."""
+        """Return the incidents that the agent recorded, except incidents of severity "info"."""
         found = []
         for folder in self.home.glob("runs/trial*"):
             found += [item for item in folded(read_journal(folder)) if item.severity != "info"]

@@ -72,7 +72,7 @@ class Run:
         }
 
     def observe(self) -> Observed:
-        """Run the program until it ends or is reported to the chat. Return messages and final verdict."""
+        """Run the program until it ends or is reported. Return the messages and the final verdict."""
         started = time.time()
         processes = self._start()
         with self._chat:

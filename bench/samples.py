@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - log lines are as long as they are
+# ruff: noqa: E501 - some log lines are longer than the limit
 """Measure how fast Stallwatch reads all samples of a log, compared with a ripgrep search for many patterns.
 
     python bench/samples.py [LOG]

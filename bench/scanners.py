@@ -29,7 +29,7 @@ class Contender(NamedTuple):
 
     name: str
     run: Run
-    share: float = 1.0  #: share of the log that the reader gets; slow readers would take hours for all of it
+    share: float = 1.0  #: share of the log to read; slow readers would take hours for the whole log
     counts: bool = True  #: True if the reader returns the number of matching lines
     same_as: Run | None = None  #: a reader that must return the same count
 

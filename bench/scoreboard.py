@@ -1,14 +1,14 @@
 """Measure how often the diagnosis is right, for every labeled corpus on this machine.
 
     make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists;
-                                          # without the latter, docs/scoreboard.md is unchanged
+                                          # without shared/corpus, docs/scoreboard.md is unchanged
     python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
 
 A corpus is a folder that can contain the following files. ``cases.jsonl``, ``failures.jsonl``, and
 ``benign.jsonl`` contain rows with ``id``, ``signature``, and ``log`` or ``file``. ``files.jsonl`` describes
 whole logs that are ``healthy`` or ``failed``, in rows with ``file`` and ``kind``. ``labels.jsonl`` describes
 whole logs that were unseen before, in rows with ``file``, ``verdict``, ``class``, and ``benign``. The
-recordings of the tests (``meta.json``) are read, too. Shares are printed with their Wilson intervals at 95 %.
+recordings of the tests (``meta.json``) are read, too. Shares are printed with their 95% Wilson intervals.
 """
 
 from __future__ import annotations

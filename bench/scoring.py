@@ -68,7 +68,7 @@ class Outcome:
         return self.primary or self.verdict
 
 
-_Z = 1.959964  #: quantile of the normal distribution for 95 %
+_Z = 1.959964  #: quantile of the normal distribution for 95%
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % Wilson score interval of the true share."""
+        """The 95% Wilson score interval of the true share."""
         if not self.all:
             return 0.0, 1.0
         share, z = self.right / self.all, _Z / self.all
@@ -209,7 +209,7 @@ def expected_error(claimed: Iterable[Claim]) -> float:
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """Return the label, the name that the diagnosis gave instead, and the count of each confusion.
+    """Return the label, the different name in the diagnosis, and the count of each confusion.
 
     The most frequent confusion comes first.
     """

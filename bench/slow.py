@@ -6,15 +6,15 @@ A step takes 1 s. Each host needs 0.7 s of this time for its own work, multiplie
 independent Gaussian, independent log-normal, or Gaussian with an autocorrelation of 0.7 from step to step
 (AR(1)). σ is the noise of one host in one step.
 
-* Slow-downs: after 64 steps, the work of one host takes 10 % longer. All results come from ``SlowHosts``
+* Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
   certainty (``fewest``), even if the test knows the level of the noise and the time of the slow-down. No test
   can average out lasting noise.
 * False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
   parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
   a difference is an error. Of all alarms of a run in 640 steps, only one counts. ``SlowHosts`` also ignores
-  hosts that cost less than 1 % of the throughput. ``Twin`` does not ignore these hosts, so it raises at least
-  as many alarms.
+  hosts that cost less than 1% of the throughput. ``Twin`` does not ignore these hosts, so it raises at
+  least as many alarms.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SLOWER = 0.10
 MOST = 2000  # maximum number of steps until a slow-down is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
 CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
-_99 = 2.326  # 99 % quantile of the normal distribution, in standard errors
+_99 = 2.326  # 99% quantile of the normal distribution, in standard errors
 _APART = 640  # number of steps after an alarm in which other alarms of the same run do not count
 
 Array = Any  # numpy array of runs × hosts
@@ -122,8 +122,9 @@ class Kept:
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
     """Return the number of steps that any test needs for a certainty of `Z + errors` standard errors.
 
-    At the first slow step, the difference from the duration that the previous step predicts shows the whole
-    slow-down. At each later step, this difference shows only the part that the correlation leaves.
+    A test can compare each step with the duration that the previous step predicts. At the first slow step,
+    the difference shows the whole slow-down. At each later step, the difference shows only the part that
+    the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)

@@ -7,7 +7,7 @@ runs, with a clock that jumps. The signals of the runs come from a probe, or fro
 Then the watch reads the healthy recordings of the test corpus line by line, provided that their lines have
 times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
-A simulated run starts up for up to 40 minutes, and its first step compiles. Its steps are even, log-normal
+A simulated run takes up to 40 minutes to start, and its first step compiles. Its steps are even, log-normal
 (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After 20
 to 500 steps, the run can evaluate 5 to 60 batches, with up to three minutes of metrics, and can write a
 checkpoint for 2 to 600 seconds, each with a probability of 0.7. Other runs have rollouts, restarts,

@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(stallwatch: str, folder: Path) -> float:
-    """Return the processor seconds of `stallwatch run -- true`, including those of the command."""
+    """Return the processor seconds of `stallwatch run -- true`, including the command itself."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [stallwatch, "run", "--port", "0", "--", "true"]
     subprocess.run(command, env=environment(folder), stderr=subprocess.DEVNULL, check=True)

@@ -68,7 +68,7 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str]
     """
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
-    major += [("run", before["run"], after["run"])] if "run" in before else []  # missing in older files
+    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files have no "run"
     major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
     minor = [
         (key, before.get(key), after.get(key))

@@ -75,11 +75,13 @@ def diagnose(
     note names the job. `job` selects another job (``ValueError`` if it does not exist); `together` reads all
     files as one run.
 
-    `workers` is the number of processes, including this process, that read the files of a large run. If there
-    are several, the calling script needs an ``if __name__ == "__main__":`` guard. If `executor` is set, it
-    reads the files instead, on any hosts that have the files at the same paths. The diagnosis is the same.
+    `workers` is the number of processes, including this process, that read the files of a large run. If
+    there are several processes, the calling script needs an ``if __name__ == "__main__":`` guard. If
+    `executor` is set, it reads the files instead, on any hosts that have the files at the same paths. The
+    diagnosis is the same.
 
-    Reading stops after `timeout` seconds: the first note and ``Diagnosis.stats`` report the unread files.
+    Reading stops after `timeout` seconds. The first note and ``Diagnosis.stats`` then report the unread
+    files.
     """
     from stallwatch_exporter.postmortem.diagnose import Options
     from stallwatch_exporter.postmortem.jobs import diagnose_jobs

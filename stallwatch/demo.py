@@ -56,7 +56,7 @@ _MARK = "_STALLWATCH_DEMO"  # environment variable that marks all child processe
 
 
 class CannotStart(Exception):
-    """Raised if the demo cannot start. The message gives the reason and the fix."""
+    """Raised if the demo cannot start. The message contains the reason and the fix."""
 
 
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> int:
@@ -297,7 +297,7 @@ class Children:
             self.end()
 
     def end(self) -> None:
-        """Interrupt all child processes, newest first. Terminate and finally kill those that remain."""
+        """Interrupt all child processes, newest first; terminate and then kill the remaining processes."""
         for child in reversed(self._started):
             if child.poll() is None:
                 # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints the

@@ -21,7 +21,7 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # an agent whose last check is older than this counts as hung or stopped
+_SILENT_SECONDS = 30.0  # seconds after its last check when an agent counts as hung or stopped
 
 
 class Deadman:

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.lazy import lazy
 
-# With these schemes, the host is an address. With other schemes (slack://TokenA/…), the host may be a token.
+# With these schemes, the host is an address. With other schemes (slack://TokenA/…), it can be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
 _URL = lazy(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _HOST = lazy(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")

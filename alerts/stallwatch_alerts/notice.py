@@ -145,7 +145,7 @@ _PLANNED = "/planned"
 
 
 def planned_key(key: str) -> str:
-    """Return the key of a message planned for later. Another process may deliver the message first."""
+    """Return the key of a message planned for later. Another process might deliver the message first."""
     return f"{key}{_PLANNED}"
 
 

@@ -24,7 +24,7 @@ _FRESH_SECONDS = 60.0
 
 
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
-    """Report incidents whose messages may be missing, because their agents were killed.
+    """Report incidents whose messages might be missing, because their agents were killed.
 
     An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
     incidents that changed shortly before an agent died, and the incidents that the agent left open. No
@@ -97,7 +97,7 @@ def _resolved(home: Path, key: str) -> set[str]:
 def _close(
     home: Path, folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]
 ) -> list[Incident]:
-    """Close the incidents of one agent, except those that another agent of the run has resolved."""
+    """Close the incidents of one agent, except incidents that another agent of the run has resolved."""
     of_all_hosts = bool(info.key)
     left = [
         msgspec.structs.replace(left_open(orphan, info), updated_at=now)

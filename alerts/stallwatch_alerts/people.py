@@ -44,7 +44,7 @@ class Silence:
         """Return whether the silence applies to this incident at `now`.
 
         For a stall, the first rule of the incident also counts, because the user silenced the stall and not
-        its diagnosis, which may have changed since then. The end of a run is a separate incident.
+        its diagnosis, which might have changed since then. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
@@ -78,7 +78,7 @@ class OperatorActions:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident, and withdraw its escalations; return False if it does not exist."""
+        """Acknowledge the incident and withdraw its escalations; return False if it is not stored."""
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:

@@ -1,4 +1,4 @@
-"""Send incidents to chats. Each URL has its own thread, so that an unreachable chat does not delay others."""
+"""Send incidents to chats. Each URL has its own thread, so an unreachable chat delays no other chat."""
 
 from __future__ import annotations
 

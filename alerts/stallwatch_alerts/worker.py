@@ -71,7 +71,7 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Remove the remaining items from the queue, and count them and the unfinished item as dropped."""
+        """Empty the queue, and count the removed items and the unfinished item as dropped."""
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

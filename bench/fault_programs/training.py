@@ -30,7 +30,7 @@ TRACE = (
 
 
 class Output:
-    """Stdout, or a log file that other processes may move or truncate."""
+    """Stdout, or a log file that other processes can move or truncate."""
 
     def __init__(self, log: str | None) -> None:
         self._log = Path(log) if log else None

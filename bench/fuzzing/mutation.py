@@ -1,7 +1,7 @@
 """Generate inputs by splicing, nesting, repeating, and damaging real samples.
 
-The same seed, target, and number give the same bytes on every machine. Therefore, a failure can be reproduced
-without a file, and an interrupted session can continue with the next number.
+The same seed, target, and number produce the same bytes on every machine. Therefore, a failure can be
+reproduced without a file, and an interrupted session can continue with the next number.
 """
 
 from __future__ import annotations

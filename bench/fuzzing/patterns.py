@@ -1,10 +1,10 @@
 """Attack every regular expression of Stallwatch with strings that make a backtracking engine retry.
 
-The strings are derived from the pattern itself. Some strings repeat the body of a repeat many times, after
-the prefix that the pattern requires and before a suffix that does not match. Other strings repeat the
+The strings are derived from the pattern itself. Some strings repeat the text that a quantifier repeats,
+after the prefix that the pattern requires and before a suffix that does not match. Other strings repeat the
 beginning of the pattern many times, because a search starts at each beginning. The module reports patterns
-whose search time grows much faster than the string. ``growth`` passes the same strings to the parsers, some
-of which truncate a line before they search it.
+whose search time grows much faster than the string. ``growth`` passes the same strings to the parsers. Some
+parsers truncate a line before they search it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_UNITS = 16  # maximum number of texts for one pattern
 
 
 class Pattern(NamedTuple):
-    """A regular expression and its place in the source code."""
+    """A regular expression and its location in the source code."""
 
     place: str
     pattern: str | bytes

@@ -111,7 +111,7 @@ class Judge:
             return rate / self._median if self._median and seconds >= FLOOR_SECONDS else 0.0
         again = min(
             seconds_for(self._target, data) for _ in range(_RETRIES)
-        )  # the machine may have been busy
+        )  # the machine might have been busy
         if again < FLOOR_SECONDS:
             return 0.0
         return self._rate(data, again) / self._median

@@ -28,7 +28,7 @@ class Target:
     """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers get more inputs.
 
     ``size`` returns the effective size of an input. The time of the input is compared with this size. By
-    default, it is the number of bytes.
+    default, the size is the number of bytes.
     """
 
     name: str
@@ -121,7 +121,7 @@ def seconds_for(target: Target, data: bytes) -> float:
 
 
 def described(error: BaseException) -> str:
-    """Return a description of the exception, and the innermost place in Stallwatch that raised it."""
+    """Return a description of the exception, with the innermost code location in Stallwatch."""
     place, frame = "", error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename

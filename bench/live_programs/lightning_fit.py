@@ -38,7 +38,7 @@ class Module(lightning.LightningModule):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return self.layer(features)
 
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:  # noqa: ARG002 - the hook's
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
         time.sleep(self.training_seconds * CHANCE.uniform(0.9, 1.1))
         loss = self(batch).square().mean()
         self.log("train_loss", loss, prog_bar=True)

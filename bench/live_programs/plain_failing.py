@@ -227,7 +227,7 @@ def nan_in_the_log() -> None:
 
 
 def nan_that_only_the_probe_sees() -> None:
-    """Train with a NaN loss that is not printed. Therefore, only the probe sees it."""
+    """Train with a NaN loss that only the probe can detect, because the loss is not printed."""
     loop = healthy_start(every=10**9)
     event("nan")
     for _ in range(300):

@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
-import torch  # noqa: E402 - a line above has to come first
+import torch  # noqa: E402 - must follow the lines above
 
 torch.compile = lambda model=None, **_: (
     (lambda function: function) if model is None else model
@@ -28,7 +28,7 @@ class Engine:
     """DeepSpeed engine for a small network, with a method for its training steps."""
 
     def __init__(self, stage: int) -> None:
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise DeepSpeed compiles it
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # prevents a compilation
         deepspeed.init_distributed(dist_backend="gloo", timeout=timedelta(minutes=30))
         torch.manual_seed(0)
         self.net = Net()

@@ -28,7 +28,7 @@ class Login:
     client_secret: str = field(default="", repr=False)
     cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; generated if empty
     viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml``, or ``*``
-    #: Entries like those of `viewers`; operators need not be listed as viewers.
+    #: Entries in the same format as `viewers`. Operators do not have to be listed as viewers, too.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")
@@ -81,10 +81,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return all entries that match this person if they are in a list of viewers or operators."""
+    """Return all entries of a list of viewers or operators that would match this person."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # Ignore an unverified email address: a person can enter someone else's address at the provider.
+    # Ignore an unverified email address, because a person can enter someone else's address at the provider.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}

@@ -13,11 +13,11 @@ from stallwatch_dashboard.pages.signin import admit, draw_person
 
 
 def main(first: str = "runs") -> None:
-    """Draw the page that the URL names, or `first` if it names none."""
+    """Draw the page that the URL names, or the page `first` if the URL names no page."""
     leave_last_page()
     shared()  # starts scraping, which continues when no page is open
 
-    # If the icon were given by name, browsers would fetch it from a font server.
+    # If the icon were specified by name, browsers would fetch it from a font server.
     icon = str(Path(__file__).with_name("icon.svg"))
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
     if not admit():

@@ -22,9 +22,10 @@ _DESCRIPTORS = 4096  # limit of open files; each open page needs four, including
 class BoundedProtocol(H11Protocol):
     """A connection to a server that accepts at most `most` connections.
 
-    If there are more, the connection that has waited longest is closed. The head of a request must arrive
-    within `seconds`. While sending a body or reading a response, the peer can pause for at most the same
-    time. WebSockets count toward the limit, but have no time limit here, because uvicorn pings their peers.
+    If there are more connections, the connection that has waited longest is closed. The head of a request
+    must arrive within `seconds`. While sending a body or reading a response, the peer can pause for at most
+    the same time. WebSockets count toward the limit, but have no time limit here, because uvicorn pings
+    their peers.
     """
 
     most = 256
@@ -32,7 +33,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection. If there are too many, close the one that has waited longest."""
+        """Accept the connection. If there are too many connections, close the one that has waited longest."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()

@@ -6,6 +6,7 @@ import math
 from datetime import datetime, tzinfo
 
 from stallwatch_rules.locale import duration_text
+from stallwatch_rules.text.display import size_text
 
 NOTHING = "–"
 
@@ -36,14 +37,8 @@ def seconds(value: float | None, language: str = "en") -> str:
 
 
 def byte_size(value: float | None) -> str:
-    """Format a number of bytes with binary units, for example 1.50 GiB."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:,.2f} TiB"
+    """Format a number of bytes with binary units, for example 1.5 GiB."""
+    return NOTHING if value is None or not math.isfinite(value) else size_text(value)
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:

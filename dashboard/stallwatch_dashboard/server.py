@@ -17,14 +17,14 @@ from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import from_environment
 from stallwatch_exporter.private import keep_private
 
-_END_SECONDS = 10.0  #: longer than the starting process waits before it kills this process
+_END_SECONDS = 10.0  #: seconds; longer than the starting process waits before it kills this process
 
 
 def main() -> None:
     """Serve the pages until a signal arrives."""
-    # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts may
-    # be able to write. Run it in this package's folder instead. It still reads the user's own files in the
-    # home folder.
+    # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts
+    # might be able to write. Therefore, run Streamlit in this package's folder. Streamlit still reads the
+    # user's own files in the home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()

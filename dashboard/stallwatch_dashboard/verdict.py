@@ -35,7 +35,7 @@ _FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of listed hosts; maximum l
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run as plain text. The code that draws it makes the text safe for Markdown."""
+    """The verdict on a run as plain text. The code that draws the verdict escapes the text for Markdown."""
 
     level: Level
     headline: str
@@ -137,7 +137,7 @@ def describe_state(incident: Incident, reader: Reader) -> str:
 
 
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
-    """Return the title of the incident's cause, with the rank and place.
+    """Return the title of the incident's cause, with the rank and the position in the code.
 
     If the cause is unknown, return the exception. If there is no exception, return a phrase for an unknown
     cause.
@@ -237,7 +237,7 @@ def _with_incident(
     if stacks is not None and is_located(stacks):
         note = without_sentence(note, "diagnosis.nothing-says-why")
         if incident.rule == SILENT_HANG and not stacks.odd and place_of(stacks):
-            # The first fix already names the place, so the title and the place sentence do not repeat it.
+            # The first fix already names the position in the code, so the title and the place do not.
             title, place = reader.render(bare_title(cause.title)), ""
     if stacks is not None and stacks.file:
         fixes.append(message("diagnosis.all-stacks", file=stacks.file))

@@ -15,8 +15,8 @@ from stallwatch_rules.stacks.records import StallStacks
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-UNKNOWN_FAILURE = "unknown-failure"  #: rule name of an ending or a silence that no rule page explains
-RANK_GONE = "rank-gone"  #: rule name of a rank that was ended from outside its program; has no rule page
+UNKNOWN_FAILURE = "unknown-failure"  #: rule name for a failure that no rule page explains
+RANK_GONE = "rank-gone"  #: rule name, without a page, for a rank that was ended from outside its program
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in a run; sinks receive it when it opens, changes, and resolves.
+    """One episode of problems in a run; sinks receive the incident when it opens, changes, and resolves.
 
     In the agent and its journal, an incident is a single problem of one kind and rule. The module
     ``watching.episodes`` combines these problems.
@@ -136,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no more attention: it was closed and did not crash the run."""
+        """Return whether the incident needs no attention: it is closed, and the run did not crash."""
         never_fixed = self.unwatched or self.resolution == "unmended"
         return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 
@@ -177,7 +177,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a closed copy of an incident whose agent ended; it closes at the agent's end or last report."""
+    """Return a copy of an incident, closed at the end or the last report of the incident's agent."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

@@ -46,8 +46,8 @@ def make_open(folder: Path) -> None:
 def keep_private(home: Path) -> None:
     """Make new files, and the files in `home`, inaccessible to accounts that have no access to `home`.
 
-    If the user gave a group or all accounts access to the folder, the files stay accessible to them. Never
-    raises an error.
+    If the user gave a group or all accounts access to the folder, the files stay accessible to them. This
+    function never raises an error.
     """
     global _usual  # like the umask, this value belongs to the whole process
     if sys.platform == "win32":

@@ -136,7 +136,7 @@ def current_folder() -> Path:
 
 
 #: First line of a program for ``python -c``. With this line, the program imports nothing from the current
-#: folder, in which another account may have put a file such as json.py. In Python 3.11 and later,
+#: folder, in which another account might have put a file such as json.py. In Python 3.11 and later,
 #: ``python -P`` has the same effect.
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 

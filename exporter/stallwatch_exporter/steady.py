@@ -1,7 +1,7 @@
 """Clock for durations: the Unix time at the start of the process, plus the monotonic time since that start.
 
 The clock ignores changes to the wall clock, and stops while the machine is suspended. ``wall`` converts
-times that leave the process, such as the time of an incident, to wall-clock time.
+times that other programs read, such as the time of an incident, to wall-clock time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was changed since the process started, or 0 if under 1 s."""
+    """Return by how many seconds the wall clock was changed since the process started; 0 if less than 1 s."""
     change = time.time() - now()
     return change if abs(change) >= _STEP else 0.0
 

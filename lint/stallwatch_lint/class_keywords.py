@@ -48,9 +48,9 @@ def _not_taken(
 ) -> Iterator[Diagnostic]:
     """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that might run only with another release of the package. For example, the call depends on a
-    check of the release, or on an exception that another release raises. Also skip a call if the script has
-    another call of the same class (in `others`) that the installed release accepts.
+    Skip a call that might run only with another release of the package. This is the case if the call
+    depends on a check of the release, or on an exception that another release raises. Also skip the old
+    name of a renamed argument if another call of the same class (in `others`) passes the new name.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"

@@ -196,7 +196,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call constructs one of these classes, unless the script redefines its name."""
+    """Return whether the call constructs one of these classes, and the script does not define the name."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 

@@ -36,9 +36,10 @@ _STATED = lazy(
 _COUNTED = {"yes": True, "no": False}
 # Launchers, container runtimes, and `kubectl logs` print a time, a host, or a pod before each line.
 # `LineReader` removes most of these prefixes. This pattern accepts any other prefix of up to four words that
-# begins with a month, or whose first word contains a character that is not a letter.
+# begins with a month, or whose first word contains a character that is not a letter. A colon directly before
+# "stallwatch:" shows a message of a shell: ``script: line 5: stallwatch: command not found``.
 _PREFIX = r"(?:[A-Z][a-z]{2}(?= +\d)|[A-Za-z]{0,100}[^A-Za-z\s]\S{0,100}) +(?:\S{1,100} ){0,3}"
-_OWN = lazy(f"(?:{_PREFIX})?{OWN_LINE}")
+_OWN = lazy(f"(?:{_PREFIX}(?<!: ))?{OWN_LINE}")
 
 
 class StatedEnd(msgspec.Struct, frozen=True):

@@ -271,7 +271,10 @@ class RunReading:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Record the versions of libraries that a rank imported, which are more reliable than a log."""
+        """Record the versions of libraries that a rank imported.
+
+        These versions are more reliable than the versions in a log.
+        """
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)

@@ -129,6 +129,7 @@ class StreamReading:
         self.answers = 0  #: number of lines that show that a server answered a request
         self.curves = Curves()
         self._logged: Mapping[str, int] = {}  # number of steps of each counter when a loss was last printed
+        self._logged_step: int | None = None  # the step at which a loss was last printed
         self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
@@ -205,7 +206,8 @@ class StreamReading:
         self._undated += 1
         # the pattern also finds losses whose numbers are not parsed
         if "loss" in line.text and _LOSS.search(line.text):
-            self._logged, self._lossy = self.timelines.positions, True
+            self._logged, self._logged_step = self.timelines.positions, self.own_step
+            self._lossy = True
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
@@ -213,12 +215,14 @@ class StreamReading:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
                 # the loss was printed within these steps
                 if self._lossy and self.timelines.positions != self._logged:
-                    self._logged, self._lossy = self.timelines.positions, False
+                    self._logged, self._logged_step = self.timelines.positions, self.own_step
+                    self._lossy = False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, because computing the steps is slower
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
                     self._logged = self.timelines.positions
+                    self._logged_step = self.own_step if sample.step is None else sample.step
                     if math.isfinite(values["loss"]) and not math.isnan(values.get("grad_norm", 0.0)):
                         self._finite_at = self.index
             if "overflow" in values and "loss_scale" in values:
@@ -319,7 +323,7 @@ class StreamReading:
     @property
     def unlogged(self) -> int:
         """The number of training steps since the last printed loss, in the counters that existed then."""
-        return self.timelines.trained_since(self._logged)
+        return self.timelines.trained_since(self._logged, self._logged_step)
 
     @property
     def own_step(self) -> int | None:

@@ -47,7 +47,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write r
 class StallwatchGroup(Group):
     """A group that imports a command only when the command is called.
 
-    It prints each error as one message on stderr.
+    The group prints each error as one message on stderr.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -74,7 +74,7 @@ class StallwatchGroup(Group):
                 usage = error.ctx.get_usage()
                 # For a group called without a command, the message is the group's help.
                 helps = message.startswith(usage)
-                with contextlib.suppress(OSError):  # stderr may be closed
+                with contextlib.suppress(OSError):  # stderr might be closed
                     click.echo(message if helps else usage, err=True)
                 if helps:
                     sys.exit(error.exit_code)
@@ -113,7 +113,7 @@ def _write_no_more() -> None:
     "config_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read this configuration file instead of ./stallwatch.toml or the user's file.",
+    help="Read this configuration file instead of ./stallwatch.toml or the user's configuration file.",
 )
 @click.option("--debug", is_flag=True, help="Show a traceback for internal errors.")
 @click.option("--version", is_flag=True, help="Show the version and exit.")

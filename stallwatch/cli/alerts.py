@@ -55,7 +55,7 @@ for _command in (list_incidents, ack, note, silence):
 @click.option(
     "--through",
     type=click.Choice(["prometheus"]),
-    help="Test the entire path: metric, Prometheus, Alertmanager, relay, chats.",
+    help="Test the entire path: metric, Prometheus, Alertmanager, relay, and chats.",
 )
 @click.option(
     "--prometheus",
@@ -66,7 +66,9 @@ for _command in (list_incidents, ack, note, silence):
 @click.option(
     "--alertmanager", metavar="URL", help="Address of Alertmanager (default: the address in Prometheus)."
 )
-@click.option("--relay", metavar="URL", help="Address of the relay (default: this host, port of [relay]).")
+@click.option(
+    "--relay", metavar="URL", help="Address of the relay (default: the port of [relay] on this host)."
+)
 @address_options(
     "exporter",
     "Address on which the test metric is served (default: 127.0.0.1).",
@@ -151,10 +153,7 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 @alerts.command()
 @click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    help="Maximum number of messages (default: 50).",
+    "--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum number of messages (default: 50)."
 )
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
@@ -194,7 +193,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     "--drop",
     multiple=True,
     metavar="CHAT",
-    help="First discard the messages for this chat, which is not configured here; can be repeated.",
+    help="First discard the messages for this chat, which must not be configured here; can be repeated.",
 )
 @click.pass_obj
 def send(app: App, wait: float, drop: tuple[str, ...]) -> None:

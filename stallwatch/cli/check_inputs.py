@@ -35,7 +35,7 @@ class Inputs:
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)  #: for readable files that cannot be parsed
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: readable files that cannot be parsed
     problems: list[str] = field(default_factory=list)  #: problems with files that cannot be read
     looked_at: list[str] = field(default_factory=list)
 

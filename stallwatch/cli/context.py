@@ -75,7 +75,7 @@ class Group(click.Group):
             raise click.UsageError(message, ctx) from None
 
     def _similar(self, ctx: click.Context, word: str) -> list[str]:
-        """Return the commands with a similar name; if there are none, those whose help contains the word."""
+        """Return the commands with a similar name, or else the commands whose help contains the word."""
         from difflib import get_close_matches
 
         names = self.list_commands(ctx)  # not `self.commands`, because commands are loaded when needed
@@ -87,8 +87,8 @@ class Group(click.Group):
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
-# Sections that configure notifications and their storage. The key "" belongs to a mistake that may affect any
-# section.
+# Sections that configure notifications and their storage. The key "" belongs to a mistake that can affect
+# any section.
 _NOTIFICATION_SECTIONS = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -138,7 +138,7 @@ def hides_notifications(key: str) -> bool:
 
 
 def shuts_relay(key: str) -> bool:
-    """Return whether a mistake in this key ends the relay. Such a key sets its address or access control."""
+    """Return whether a mistake in this key ends the relay: the key sets the relay's address or access."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
@@ -198,7 +198,7 @@ def catalogue_of(config: Config) -> Catalogue:
 
 
 def any_unread(problems: Iterable[InputProblem]) -> bool:
-    """Return whether any input could not be read; an empty file among others does not count."""
+    """Return whether any input could not be read; an empty file among other files does not count."""
     return any(not problem.harmless for problem in problems)
 
 
@@ -314,7 +314,7 @@ def print_line(text: str) -> None:
 
 
 def show_table(table: Table) -> bool:
-    """Print the table if it has rows; return whether it has any."""
+    """Print the table if it has rows; return whether it has rows."""
     from rich.console import Console
 
     console = Console()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Diagnosis, JobSummary
     from stallwatch_rules.report.json import Schema
 
-_FEW = 3  # number of paths that a suggested command lists
+_FEW = 3  # maximum number of paths in a suggested command
 _STRICT = 3  #: exit code if the log does not show how the run ended
 
 
@@ -117,7 +117,7 @@ class _Diagnose(click.Command):
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text read so far.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text that was read until then.",
 )
 @language_option
 @rules_option
@@ -244,7 +244,8 @@ def _where_kept(path: str) -> str:
 def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
     """Return the exit code: 1 if a run has a problem, otherwise 0.
 
-    If `strict`, also return 1 if the system stopped a run, and 3 if the outcome of a run is unknown.
+    If `strict` is true, also return 1 if the system stopped a run, and 3 if the outcome of a run is
+    unknown.
     """
     stopped = [run for run in judged if run.verdict == "interrupted" and run.interrupted_by != "user"]
     if any(run.in_trouble for run in judged) or (strict and stopped):
@@ -274,7 +275,7 @@ def _baseline(
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
-        return None, problems  # without lines, there is no baseline; the problems give the reason
+        return None, problems  # without lines, there is no baseline; the problems contain the reason
     if verdict not in TRAINS:
         print_notice(
             f"--baseline: {', '.join(paths)}: this run is not healthy ({verdict}),"

@@ -130,7 +130,9 @@ def note(app: App, incident: str, text: str) -> None:
 
 
 @click.command()
-@click.option("--run", default="", metavar="NAME", help="Silence these runs; * and ? are wildcards.")
+@click.option(
+    "--run", default="", metavar="NAME", help="Silence the runs with this name; * and ? are wildcards."
+)
 @click.option("--rule", default="", metavar="ID", help="Silence this rule; * and ? are wildcards.")
 @click.option(
     "--severity",
@@ -147,7 +149,7 @@ def note(app: App, incident: str, text: str) -> None:
     help="Duration: 30m, 2h, 1d; without a unit, in seconds (default: 1h).",
 )
 @click.option("--comment", default="", help="The reason for the silence.")
-@click.option("--end", type=int, metavar="NUMBER", help="End this silence now, instead of creating one.")
+@click.option("--end", type=int, metavar="NUMBER", help="Instead, end the silence with this number now.")
 @click.pass_obj
 def silence(
     app: App,
@@ -208,7 +210,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
     """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
-    from stallwatch_alerts.people import OperatorActions  # imported late: it needs an optional library
+    from stallwatch_alerts.people import OperatorActions  # imported late, because of an optional library
 
     return store, OperatorActions(store.engine)
 
@@ -283,7 +285,7 @@ class NamedIncidents:
 def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
     """Return the incident with this ID, or the relevant incidents of the run with this name.
 
-    Relevant incidents are open or were never resolved. If `single`, return at most one incident.
+    Relevant incidents are open or were never resolved. If `single` is true, return at most one incident.
     """
     exact = store.get(name)
     if exact is not None:
@@ -317,7 +319,7 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; if neither exists, return the IDs of all."""
+    """Return the only incident, or the only open incident; if neither exists, return all IDs."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

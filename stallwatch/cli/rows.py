@@ -141,7 +141,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
     "--output",
     type=FILE,
     metavar="FILE",
-    help="File to write, .csv or .parquet (default: CSV on standard output).",
+    help="Write the table to this .csv or .parquet file (default: CSV on standard output).",
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:

@@ -113,7 +113,7 @@ def check(app: App, folder: Path | None) -> None:
     problems = check_catalogue(catalogue)
     parts = [part for page in catalogue.pages.values() for part in page.parts]
     pages = len(catalogue.pages)
-    if folder is not None:  # packaged pages are loaded only because the folder's pages may refer to them
+    if folder is not None:  # packaged pages are loaded only because the folder's pages can refer to them
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
         pages = sum(_lies_in(part.path, folder) for part in parts)
     print_notices(problems)

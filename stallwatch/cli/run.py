@@ -39,10 +39,10 @@ def _reaction(text: str) -> str:
 
 def watch_options(command: _Command) -> _Command:
     """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
-    announce = "Announce /metrics to Prometheus through a file in this folder (file_sd_configs)."
+    announce = "Write a file to this folder that announces /metrics to Prometheus (file_sd_configs)."
     belongs = "Name of the run across several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
-    about = "What to do at a stall: report (default), abort, or 'command LINE'."
+    about = "What to do when the run stalls: report (default), abort, or 'command LINE'."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Do not serve /metrics."),
         setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
@@ -90,14 +90,14 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
     notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
-    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is that of the command, unless
-    --fail-on-finding is given.
+    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is the exit code of the command,
+    unless --fail-on-finding is given.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 
     try:
         check_address_space()
-        # Report mistakes in the configuration, but start the training in spite of them.
+        # Report mistakes in the configuration, but start the training anyway.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
@@ -165,9 +165,14 @@ def _unwatched(command: Sequence[str]) -> int:
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
-@click.option("--once", is_flag=True, help="Diagnose the current content of the files, as diagnose does.")
 @click.option(
-    "--until-idle", type=float, metavar="SECONDS", help="Exit when the files have not grown for this time."
+    "--once", is_flag=True, help="Diagnose the current content of the files, like stallwatch diagnose."
+)
+@click.option(
+    "--until-idle",
+    type=float,
+    metavar="SECONDS",
+    help="Exit when the files have not grown for this many seconds.",
 )
 @watch_options
 @language_option

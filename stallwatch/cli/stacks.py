@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show the current stacks of the ranks on this host.
 
-    Ranks with the same stack form one group; ranks that block the others come first. RUN is a run that is
+    Ranks with the same stack form one group; ranks that block other ranks come first. RUN is a run that is
     watched on this host, FOLDER is the folder of the run, and PID is any process with ranks among its
     descendants, such as torchrun. Without an argument, the command shows the only run that is watched on this
     host. FILEs are outputs of --json from several hosts, or dumps of torch's flight recorder; the command
@@ -40,7 +40,8 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     The command does not stop any process or disturb a running agent. To read ranks without a probe, it uses
     py-spy.
 
-    Exit code: 0 if the command names no rank, 1 if a rank blocks the others, 2 if no rank could be read.
+    Exit code: 0 if nothing seems to block the run, 1 if a rank or another cause blocks the run, 2 if no rank
+    could be read.
     """
     from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 

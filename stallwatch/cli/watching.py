@@ -161,7 +161,7 @@ class Destinations:
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
-        if not sys.stderr.isatty():  # stderr is a log that may be diagnosed without the run's folder
+        if not sys.stderr.isatty():  # stderr is a log that might be diagnosed without the run's folder
             stalled = diagnosis.progress.stalled_after_step is not None or diagnosis.verdict == "stalled"
             if line := end_line(ending, folder.info.ended_at or time.time(), stalled=stalled):
                 print_notice(line)
@@ -179,7 +179,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # an agent without chats leaves this to an agent that has chats
+        if self._chat is not None:  # without chats, the incidents remain for an agent that has chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on)
 
@@ -219,7 +219,7 @@ class Destinations:
 def preload(language: str) -> None:
     """Import the modules and templates of the report early.
 
-    At the end of a run, the process may have no free file descriptor with which to import them.
+    At the end of a run, the process might have no free file descriptor with which to import them.
     """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed
@@ -244,7 +244,7 @@ def kept_line(path: Path, language: str) -> str:
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
     """Print on stderr how the command ended and, if there was a problem, the diagnosis."""
-    # If only the watching stopped, the command may still run, so its ending is unknown.
+    # If only the watching stopped, the command might still run, so its ending is unknown.
     print_notice(
         render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language)
     )
@@ -304,7 +304,7 @@ class TerminalSink:
             return
         self._shown.add(key)
         page = self._catalogue.pages.get(incident.rule)
-        notice = incident_notice(incident, self._language, page, ending=False)  # the final report shows it
+        notice = incident_notice(incident, self._language, page, ending=False)  # the report shows the end
         message = Message(*map(with_originals, (notice.message.title, notice.message.text)))
         self._worker.put((message, _COLOURS[notice.level]))
 

@@ -1,4 +1,4 @@
-"""Find chats and routes that cannot be used, and report the place of each in the configuration."""
+"""Find chats and routes that cannot be used, and report where the configuration defines them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL; an error names the URL's place in the configuration, and a fix."""
+    """Return the channel for a URL; an error names the URL's location in the configuration, and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 
@@ -159,12 +159,12 @@ def _refused(url: str) -> ChannelError | None:
 
 
 def places(config: Config, url: str) -> list[str]:
-    """Return the places that configure the URL: a file and line, or an environment variable, with the key."""
+    """Return where the URL is configured: a file and line, or an environment variable, with the key."""
     return [f"{place} ({key})" for place, key, placed in _placed(config) if placed == url]
 
 
 def _placed(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Yield, for every chat, the place of its URL (a file and line, or a variable), the key, and the URL."""
+    """Yield, for every chat, the location of its URL (file and line, or variable), the key, and the URL."""
     for url in config["alerts.urls"]:
         yield config.settings["alerts.urls"].source, "alerts.urls", url
     for number, route in enumerate(config["alerts.routes"]):

@@ -72,8 +72,8 @@ def exporter_settings(config: Config) -> ExporterSettings:
     """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings
 
-    # Reserve the relay's port. Otherwise, a second run would use it, because it is the next port number by
-    # default.
+    # Reserve the relay's port. Otherwise, a second run would use this port, because by default, its number
+    # follows the number of the first run's port.
     reserved = (config["relay.port"],)
     return settings_of(
         config,
@@ -104,7 +104,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether the key controls access to the servers. A mistake in it must not grant access."""
+    """Return whether the key controls access to the servers, so that a mistake must not grant access."""
     return key.partition(".")[0] == "server"
 
 

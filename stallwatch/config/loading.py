@@ -59,7 +59,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration, with its place, its reason, and its fix."""
+    """A problem with the configuration, with its location, its reason, and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -71,7 +71,7 @@ class ConfigError(ValueError):
         self.message = message
         self.remedy = remedy
         self.key = key  #: a key such as "alerts.routes", or "" if commands do not check it
-        #: True if configured chats may be missing because of the problem.
+        #: True if configured chats might be missing because of the problem.
         self.loses_chats = chats or key in ("alerts.urls", UNREAD)
 
 
@@ -89,7 +89,7 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
-    #: Files and folders ignored because other accounts can write them.
+    #: Files and folders that are ignored because other accounts can write them.
     ignored: list[ConfigError] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
     lines: Sequence[str] = field(default=(), repr=False)  #: lines of the configuration file
@@ -302,10 +302,10 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Yield the place of each table and key in the lines of a TOML file.
+    """Yield the location of each table and key in the lines of a TOML file.
 
-    A place consists of the line number, a flag that is True for a table's header, and the parts of the full
-    name.
+    A location consists of the line number, a flag that is True for a table's header, and the parts of the
+    full name.
     """
     table: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -386,7 +386,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report another problem if mistakes left no usable chat, because each mistake alone may seem minor."""
+    """Report another problem if mistakes left no usable chat, because each mistake alone can seem minor."""
     wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return

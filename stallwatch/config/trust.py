@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its cont
 
 
 class Untrusted(Exception):
-    """Raised if a file at a default path must not be read; the message gives the reason."""
+    """Raised if a file at a default path must not be read; the message contains the reason."""
 
 
 def read_if_trusted(path: Path) -> bytes:
@@ -55,7 +55,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return the reason why another account can write or replace this file or folder; ``None`` if none can.
+    """Return why another account can write or replace this file or folder; ``None`` if no other account can.
 
     `status` is the status of the file if it is already open. The accounts of root and of the user do not
     count.
@@ -85,7 +85,7 @@ def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return the reason why another account can write rule pages in this folder; ``None`` if none can.
+    """Return why another account can write rule pages in this folder; ``None`` if no other account can.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
     create the link's target later. A folder is checked only once, even if several links point to it (`seen`).
@@ -110,7 +110,8 @@ def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | N
     if reason := _owned_by_another(what, status):
         return reason
     if stat.S_ISDIR(status.st_mode) and os.statvfs(path).f_flag & os.ST_RDONLY:
-        return None  # for example, a ConfigMap: mode 0777, but mounted read-only and owned by root
+        # For example, a ConfigMap has mode 0777, but it is mounted read-only and owned by root.
+        return None
     if status.st_mode & stat.S_IWOTH:
         return f"every account can write {what}"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(path, status):
@@ -125,9 +126,9 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
     """Return whether the file's group contains only its owner or the user, as is usual with umask 002.
 
-    It is not sufficient that the group has no other listed members, because a directory server may not list
-    accounts that have the group as their primary group. By convention, a group with the name of the account
-    is private.
+    It is not sufficient that the group has no other listed members, because a directory server might not
+    list accounts that have the group as their primary group. By convention, a group with the name of the
+    account is private.
     """
     # With a POSIX ACL, the group bits also apply to other accounts.
     with suppress(OSError, AttributeError):  # a system other than Linux, or a file system without attributes

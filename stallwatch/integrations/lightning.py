@@ -89,7 +89,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Report that a checkpoint is being saved. Lightning writes it after assembling it in this call."""
+        """Report that a checkpoint is being saved. Lightning writes the checkpoint after this call."""
         probe().phase("save")
 
     @_guarded

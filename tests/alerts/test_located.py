@@ -124,7 +124,7 @@ def test_findings_that_are_not_a_cause_are_background() -> None:
     incident.background = ["zero3-trace-cache-invalidated"]
     for language, line in (
         ("en", "Also found, but probably not the cause: zero3-trace-cache-invalidated"),
-        ("zh", "同时出现，但多半不是原因：zero3-trace-cache-invalidated"),
+        ("zh", "同时发现，但多半不是原因：zero3-trace-cache-invalidated"),
     ):
         text = incident_notice(incident, language, None).message.text
         assert line in text.splitlines() and "Likely cause" not in text and "可能的原因" not in text

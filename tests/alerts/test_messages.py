@@ -66,7 +66,7 @@ def test_stall_title_depends_on_step_and_phase(stall: Stall) -> None:
 def test_stall_during_startup_mentions_the_limit_for_startup(stall: Stall) -> None:
     incident = stall(phase="init", step=None)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "rhythm" not in english and "The limit for start-up is 30 s." in english
+    assert "rhythm" not in english and "The limit for startup is 30 s." in english
     assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
 
 
@@ -74,7 +74,7 @@ def test_stall_before_the_threshold_is_learned_does_not_call_it_learned(stall: S
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "learned from this run's steps" not in english
-    assert "enough steps to learn its stall threshold. Until then, the limit is 1 min 30 s." in english
+    assert "Stallwatch to learn a stall threshold. Until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 

@@ -17,7 +17,7 @@ def test_incident_is_found_acknowledged_and_silenced(scene, watched) -> None:  #
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
-    page.get_by_text("Select a row to open the incident: click its checkbox").wait_for()
+    page.get_by_text("Select a row to open the incident: click the row's checkbox").wait_for()
     page.get_by_role("button", name="critical").click()
     page.wait_for_url("**show=critical*")
     choose_row(page, re.compile("incident="), search=f"{run} trace-cache")

@@ -39,7 +39,7 @@ def test_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> No
     page, url = watched.page, scene.urls["embedded"]
     run = f"awaited-{time.monotonic_ns()}"  # a rerun of this test needs another run
     page.goto(f"{url}/run?run={run}")
-    page.get_by_role("heading", name="There is no run with this name yet").wait_for()
+    page.get_by_role("heading", name="No run has this name yet").wait_for()
     page.evaluate("window.sameDocument = true")
     scene.run(run, HANGS, floor=4.0)
 

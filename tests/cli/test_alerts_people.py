@@ -151,7 +151,7 @@ def test_answers_and_errors_are_in_the_language_of_the_terminal(
     assert "编号" in stallwatch("alerts", "list").stdout
     assert "请指明静默什么" in stallwatch("alerts", "silence").stderr
     assert "还没有配置通知渠道" in stallwatch("alerts", "test").stderr
-    assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条\n"
+    assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条消息\n"
 
 
 def test_silence_is_created_and_ended(stallwatch: Stallwatch, store: IncidentStore) -> None:

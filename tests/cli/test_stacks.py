@@ -161,7 +161,7 @@ def test_snapshots_of_several_hosts_are_combined(stallwatch: Stallwatch, tmp_pat
 def test_flight_recorder_dumps_are_evaluated_like_snapshots(stallwatch: Stallwatch) -> None:
     dumps = sorted((Path(__file__).parents[1] / "logs/flight_recorder").glob("comm_lib*"))
     shown = stallwatch("stacks", *map(str, dumps))
-    assert shown.exit_code == 1 and "rank 1 is in no collective" in shown.stdout, shown.output
+    assert shown.exit_code == 1 and "rank 1 is not in a collective" in shown.stdout, shown.output
     (broken := Path("nccl_trace_rank_7")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     shown = stallwatch("stacks", str(broken))
     assert shown.exit_code == 2 and "nccl_trace_rank_7 is neither" in shown.stderr, shown.output
@@ -196,7 +196,7 @@ def childless() -> Iterator[int]:
 
 
 SAYS = [
-    ({"ended_at": 1.8e9}, "run sft has ended; to see how, use stallwatch diagnose"),
+    ({"ended_at": 1.8e9}, "run sft has ended; to see how it ended, use stallwatch diagnose"),
     ({"host": "n7"}, "run sft is watched on n7: run this command there"),
     ({"namespace": "x/pid:[1]"}, "run this command in that container"),
     ({"pid": 2**22 + 1}, "sft has no rank"),
@@ -216,10 +216,10 @@ def test_run_without_ranks_on_this_host_is_an_error(
 def test_unknown_or_ambiguous_name_is_an_error(stallwatch: Stallwatch, home: Path) -> None:
     for arguments in ([], ["dpo"]):
         shown = stallwatch("stacks", *arguments)
-        assert shown.exit_code == 2 and "name a process instead: stallwatch stacks PID" in shown.stderr
+        assert shown.exit_code == 2 and "specify a process instead: stallwatch stacks PID" in shown.stderr
     for number in range(10):
         make_run(home, f"sft{number}")
-    assert "name one of sft" in stallwatch("stacks").stderr
+    assert "specify one of sft" in stallwatch("stacks").stderr
     assert "run dpo is not known here; watched runs: sft" in stallwatch("stacks", "dpo").stderr
 
 

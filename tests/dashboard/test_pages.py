@@ -143,7 +143,7 @@ def test_unread_metrics_are_reported_with_the_reason(
         assert time.monotonic() < until
         shared().scraper.scrape_once()
     said = texts(page("run", run="far"), "caption")
-    assert "metrics while it ran" in said
+    assert "metrics while the run was active" in said
     assert "the agent on n1 listens only on that host" in said
 
 

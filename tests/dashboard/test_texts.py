@@ -65,7 +65,15 @@ def test_numbers_are_formatted(value: float | None, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(512, "512 B"), (1.5 * 1024**3, "1.5 GiB"), (3 * 1024**4, "3.00 TiB"), (None, "–")]
+    ("value", "shown"),
+    [
+        (512, "512 B"),
+        (1010 * 1024, "1010.0 KiB"),
+        (1024**3 - 1, "1.0 GiB"),
+        (1.5 * 1024**3, "1.5 GiB"),
+        (3 * 1024**4, "3.0 TiB"),
+        (None, "–"),
+    ],
 )
 def test_sizes_are_formatted(value: float | None, shown: str) -> None:
     assert formats.byte_size(value) == shown

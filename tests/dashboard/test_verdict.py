@@ -140,7 +140,7 @@ def test_hang_of_one_process_mentions_its_location_once(
 @pytest.mark.parametrize(
     ("language", "facts"),
     [
-        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "confidence 97%"]),
+        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "no answer: n100", "confidence 97%"]),
         ("zh", ["n77 上的 rank 611", "128 台主机中 127 台有响应", "失联：n100", "置信度 97%"]),
     ],
 )
@@ -339,7 +339,7 @@ def test_advice_about_a_process_names_its_host(
 ) -> None:
     alone = judged(row("stalled"), make_incident(rank=1, host="n2"))
     several = judged(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
-    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run this on n2."]
+    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run this command on n2."]
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
 

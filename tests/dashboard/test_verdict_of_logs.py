@@ -17,7 +17,7 @@ def test_every_verdict_has_a_headline(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, Reader("zh")).headline
 
 
-@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 比其他 rank 早很多就停了")])
+@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 远早于其他 rank 停止")])
 def test_ranks_that_ended_early_are_a_warning(language: str, word: str) -> None:
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, Reader(language))

@@ -152,7 +152,7 @@ def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
     assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
         "The run was interrupted (Ctrl-C) 25 s after its last step."
-        " Steps usually took 1 s, so the run may have been stalled."
+        " Steps usually took 1 s, so the run might have been stalled."
     ]
 
 

@@ -100,7 +100,7 @@ def test_pipe_does_not_hide_a_crash(
 ) -> None:
     run = shell(f"{training} 150 {ends(how)} 2>&1 | cat")
     assert (run.code, run.ending.kind, run.ending.exit_code) == (0, kind, 0)
-    who = "rank 0" if training == "torch" else "its program"
+    who = "rank 0" if training == "torch" else "one of its programs"
     assert run.detail.startswith(f"The command returned 0, but {who} {said}")
     assert "at step 150 of 6,250; a pipe hides exit codes: use `set -o pipefail`." in run.detail
     assert run.diagnosis.verdict in ("failed", "unknown-failure")

@@ -123,7 +123,7 @@ def test_real_sigkill_is_reported() -> None:
             "stallwatch 收到 SIGTERM 并转发给命令；命令被 SIGKILL 终止。",
         ),
         (classify(124), "timeout(1) 设定的时间到了（退出码 124）。"),
-        (classify(-2), "命令被中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
+        (classify(-2), "训练被中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
         (
             classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})),
             "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。",

@@ -99,13 +99,12 @@ def test_unknown_memory_is_not_mentioned() -> None:
 def test_pod_is_named_in_kubernetes() -> None:
     killed = MemoryHeld().with_memory(classify(-9), [], POD)
     assert killed.kind == "killed"
-    assert "`kubectl describe pod sft-worker-0` shows whether it was OOMKilled or evicted" in render(
+    assert "`kubectl describe pod sft-worker-0` shows whether the pod was OOMKilled or evicted" in render(
         killed.detail
     )
     oom = MemoryHeld().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
-    assert "Kubernetes calls this OOMKilled" in render(oom.detail) and "(pod sft-worker-0)" in render(
-        oom.detail
-    )
+    assert "Kubernetes reports this ending as OOMKilled" in render(oom.detail)
+    assert "(pod sft-worker-0)" in render(oom.detail)
 
 
 def test_memory_is_described_in_chinese() -> None:
@@ -114,7 +113,7 @@ def test_memory_is_described_in_chinese() -> None:
         "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。"
         "rank 3 占用内存最多，最高 61.2 GiB。"
         "该命令的所有进程合计最高占用 100.0 GiB，上限为 128.0 GiB。"
-        "这就是 Kubernetes 里的 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
+        "这就是 Kubernetes 里的 OOMKilled：pod sft-worker-0 的容器达到了内存上限。"
     )
     asked = MemoryHeld().with_memory(classify(-9), [], POD)
     assert "kubectl describe pod sft-worker-0" in render(asked.detail, "zh")

@@ -98,7 +98,7 @@ def test_warning_is_described_in_the_configured_language(watch: Callable[..., An
     run.agent._probing = Probing(tmp_path / "rings")
     warn_of_saving([Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)])
     run.wait(3)
-    assert render(run.told[0].note, "zh").startswith("保存第一个 checkpoint 时会失败")
+    assert render(run.told[0].note, "zh").startswith("训练会在保存第一个 checkpoint 时失败")
 
 
 def test_unknown_warnings_are_ignored(probed: Any) -> None:

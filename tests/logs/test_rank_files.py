@@ -81,7 +81,7 @@ def test_snapshots_and_dumps_of_several_hosts_are_combined(tmp_path: Path) -> No
     stacks = read(tmp_path)[0].stacks
     assert stacks is not None
     assert (stacks.hosts, stacks.odd) == ({"n1": "0", "node-2": "2", "node-3": "1"}, [1])
-    assert "Rank 1 on node-3 is in no collective" in render(sentence(stacks))
+    assert "Rank 1 on node-3 is not in a collective" in render(sentence(stacks))
 
 
 def test_hosts_of_ranks_come_from_the_logs(tmp_path: Path) -> None:

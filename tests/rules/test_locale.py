@@ -61,7 +61,7 @@ def test_stored_message_is_shown_in_either_language() -> None:
         "These messages continued until the steps stopped."
     )
     assert render(with_params(note, silence="7 min"), "zh-CN") == (
-        "已经 7 min没有新的 step，本次训练的卡住阈值为 5.0 s。直到 step 停止之前，一直有这些消息。"
+        "已经 7 min没有新的 step，本次训练的卡住阈值为 5.0 s。这些消息一直持续到 step 停止。"
     )
     assert rendered(stored, "zh").lines == ["as it was"]
     assert has(note, "diagnosis.last-came-then")
@@ -75,8 +75,8 @@ def test_singular_has_its_own_template() -> None:
 
 def test_message_can_be_a_parameter_of_another() -> None:
     named = message("diagnosis.look-there", told=bilingual("See the log.", "请看日志。"))
-    assert render(named) == "Look there first: See the log."
-    assert render(named, "zh") == "请先查这里：请看日志。"
+    assert render(named) == "Start here: See the log."
+    assert render(named, "zh") == "请从这里查起：请看日志。"
 
 
 def test_lists_counts_and_capitals_are_localized(monkeypatch: pytest.MonkeyPatch) -> None:

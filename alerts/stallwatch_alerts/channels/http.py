@@ -64,7 +64,7 @@ class Answer:
 class Line:
     """The connection options that an Apprise URL can contain."""
 
-    verify: bool = True  #: ``?verify=no``: accept any certificate
+    verify: bool = True  #: false (``?verify=no``) to accept any certificate
     timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``) and to respond (``?rto=``)
     redirects: bool = False
 
@@ -116,7 +116,7 @@ def _failure(error: Exception, line: Line) -> ChannelError:
 def retry_after(answer: Answer) -> float | None:
     """Return the longest wait in seconds that a server requests; `None` if it does not request a wait.
 
-    ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also contain
+    ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a 429 can also contain
     seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). Feishu's gateway sends a
     custom header with a 429, or in older interfaces with a 400 (open.feishu.cn, "Rate limits").
     """

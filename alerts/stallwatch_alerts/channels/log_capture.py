@@ -29,7 +29,7 @@ class DeliveryCapture:
     answers: list[Answer] = field(default_factory=list, repr=False)
 
 
-# This is a context variable, because Apprise may send from its own thread, which inherits the context.
+# This is a context variable, because Apprise might send from its own thread, which inherits the context.
 _capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturing", default=None)
 
 

@@ -35,8 +35,8 @@ def new_claim() -> str:
 def holder_is_gone(claim: str) -> bool:
     """Return whether the process that made the claim has ended.
 
-    Return False for a process in another container or on another host, because this process cannot observe
-    it.
+    Return False for a process in another container or on another host, because such a process cannot be
+    observed.
     """
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False
@@ -57,8 +57,8 @@ def _here() -> str:
 
 
 LOOKED_AT = 500
-# A message that was refused this many times is sent alone, because the chat may refuse its content. If the
-# chat accepted other messages meanwhile, the refused message delays only messages about its own incident.
+# A message that was refused this many times is sent alone, because the chat might refuse its content. If
+# the chat accepted other messages meanwhile, the refused message delays only messages about its own incident.
 # Otherwise, another message is tried only right after an attempt to send the refused message, so that the
 # oldest message is sent first after an outage.
 IN_ORDER = 5

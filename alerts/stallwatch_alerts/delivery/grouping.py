@@ -1,9 +1,9 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-The message lists the titles of the other notices, and states the total number of notices. If a burst of
-notices occurs, a chat that accepts only 20 messages a minute, or that was down for an hour, receives one
-message instead of many messages over several hours. Joining also limits the size of the database: if
-thousands of messages wait for one chat, the oldest are joined.
+The message lists the titles of the other notices, and states the total number of notices. Some chats accept
+only 20 messages a minute, and a chat can be down for an hour. After a burst of notices, such a chat gets one
+message instead of many messages over several hours. Joining also limits the size of the database, because
+the oldest messages are joined if thousands of messages wait for one chat.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def group_of(notice: Notice) -> Group:
 
 
 def merged(groups: Sequence[Group]) -> Group:
-    """Join several groups into one. The order of the groups affects only which titles are shown."""
+    """Join several groups into one group. The order of the groups affects only which titles are shown."""
     by_harm = sorted(groups, key=lambda group: _harm(group.worst))
     titles = [group.worst.message.title for group in by_harm[1:]]
     for group in by_harm:

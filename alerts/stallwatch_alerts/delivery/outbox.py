@@ -1,9 +1,9 @@
 """Store the messages to send in a database, and record the notifications that each chat received.
 
 After a message is stored, its delivery does not depend on the process that stored it. Several processes can
-send from the same outbox: a process claims messages for the duration of one attempt. If the process does
-not release a claim, the claim expires. The claim becomes void immediately if the process is known to have
-ended.
+send from the same outbox, because each process claims messages for the duration of one attempt. If the
+process does not release a claim, the claim expires. The claim becomes void immediately if the process is
+known to have ended.
 
 All time arguments are steady times (``stallwatch_exporter.steady``). The database contains wall-clock times.
 """
@@ -123,7 +123,7 @@ class Outbox:
         """Store the messages that `make` returns, and record their notifications, in a single transaction.
 
         Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another process
-        notified a chat of one of the incidents in the meantime. The caller must then call ``put`` again.
+        notifies a chat of one of the incidents at the same time. The caller must then call ``put`` again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -395,7 +395,7 @@ class Outbox:
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            # The row may still contain the claim of the earlier attempt, whose result could not be stored.
+            # The row can still contain the claim of the earlier attempt, whose result could not be stored.
             if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)
@@ -463,7 +463,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time at which the chat accepted its last message; 0 if it accepted none."""
+    """Return the time at which the chat accepted its last message; 0 if it accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

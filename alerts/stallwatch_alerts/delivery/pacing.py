@@ -53,7 +53,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "mailto": (Limit(30, 60.0),),  # no documented limit, and users cannot read more messages in a minute
     "mailtos": (Limit(30, 60.0),),
 }
-# Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
+# Chats whose webhooks can be configured as plain https:// URLs, which Apprise recognizes.
 _HOSTS = {
     "oapi.dingtalk.com": "dingtalk",
     "qyapi.weixin.qq.com": "wecombot",
@@ -157,7 +157,7 @@ def may_send(
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:
-    """Record that a request was sent to the chat, even if it did not arrive."""
+    """Record that a request was sent to the chat, even if the request did not arrive."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
     connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))
@@ -165,7 +165,7 @@ def note_send(connection: Connection, channel: str, now: float, moments: SteadyT
 
 
 def pause(connection: Connection, channel: str, seconds: float, now: float, moments: SteadyTimes) -> None:
-    """Pause the chat: send no message to it for this many seconds."""
+    """Send no message to the chat for this many seconds."""
     since = moments.store(now)
     _set(connection, channel, paused_until=since + seconds, paused_at=since)
 

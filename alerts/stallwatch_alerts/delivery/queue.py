@@ -29,7 +29,7 @@ _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # time for another agent to record the escalation that it took over
+_TAKEN_OVER_SECONDS = 10.0  # seconds in which another agent can record an escalation that it took over
 
 
 class DeliveryQueue:
@@ -254,8 +254,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the other agent's escalations for a later time, because that agent may be unable to send
-            them."""
+            """Plan the other agent's escalations for later, in case the other agent cannot send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([update], notified, escalated, at)
@@ -265,7 +264,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # already sent by the other agent
+            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent it already
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 

@@ -33,8 +33,8 @@ _LATE_SECONDS = 60.0
 # Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # seconds; other processes lock the database for a shorter time
-_LOOK_SECONDS = 1.0  # interval at which the thread looks for messages of other processes and for due retries
+_STUCK_SECONDS = 10.0  # seconds of failed access; other processes lock the database for a shorter time
+_LOOK_SECONDS = 1.0  # seconds between two checks for messages of other processes and for due retries
 
 
 class Sender:
@@ -244,8 +244,8 @@ class Sender:
         """
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If a query fails, send the remaining messages without further queries, although a chat may receive a
-        # message twice.
+        # If a query fails, send the remaining messages without further queries, although a chat might receive
+        # a message twice.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

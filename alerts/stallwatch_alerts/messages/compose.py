@@ -131,7 +131,7 @@ class _Cause(msgspec.Struct, frozen=True):
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     found = cause_of(incident, page)
-    clean = neutralise if page is None else plain  # without a page, the text may come from the log
+    clean = neutralise if page is None else plain  # without a page, the text might come from the log
     return _Cause(
         neutralise(in_words(found.title, language), _CAUSE_LIMIT),
         clean(in_words(found.why, language), _WHY_LIMIT),
@@ -373,5 +373,5 @@ def _stalled_for(incident: Incident) -> float:
     end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
     stalled = incident.stalled_seconds or 0.0
     if stalled and incident.status == "open" and not incident.unwatched:
-        return stalled  # the incident may have opened earlier, as a warning
+        return stalled  # the incident might have opened earlier, as a warning
     return max(stalled, end - incident.opened_at)

@@ -2,7 +2,7 @@
 
 Messages are composed, grouped, and stored as plain text. Blank lines separate the blocks. Literal lines of a
 log or a stack begin with four spaces. Each link is a line at the end with a label and an address. Only
-Stallwatch writes addresses: ``neutral`` removes them from log text.
+Stallwatch writes addresses, because ``neutral`` removes addresses from log text.
 """
 
 from __future__ import annotations

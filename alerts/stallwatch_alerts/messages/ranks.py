@@ -112,7 +112,7 @@ def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) 
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command; in a multi-host run, it connects by ``ssh`` to the host of these ranks."""
+    """Return the command. In a multi-host run, add ``ssh`` with the host of these ranks."""
     hosts = hosts_of(stacks, ranks)
     if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
         return command

@@ -1,6 +1,6 @@
 """Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
-An agent with a separate spool may have stored messages for later, to send them after quiet hours or as
+An agent with a separate spool might have stored messages for later, to send them after quiet hours or as
 escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay's
 message waits a little longer, and is withdrawn if the agent notifies the chat first (see
 ``notice.planned_key``).
@@ -163,7 +163,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return a message about a group of incidents: the worst one in full, and titles of the others."""
+        """Return a message with the worst incident in full and the titles of the other incidents."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text

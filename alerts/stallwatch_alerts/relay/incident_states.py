@@ -100,7 +100,7 @@ def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
         made = _made(alert, run)
         return IncidentState(stage_key(made), made, alert)
     if not alert.firing and incident.status == "open":
-        return None  # the run's metrics ended, but the incident did not
+        return None  # the alert ended because the run's metrics ended
     return IncidentState(stage_key(incident), incident, alert, incident)
 
 

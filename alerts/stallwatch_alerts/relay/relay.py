@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-_STUCK_SECONDS = 180.0  # a sender that has not read the outbox for this long is stuck in an attempt
+_STUCK_SECONDS = 180.0  # seconds without reading the outbox after which a sender counts as stuck
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
 _INCIDENTS = 200  # maximum number of incidents to read for one run, newest first
@@ -225,14 +225,14 @@ class Relay:
     def _prune(self) -> None:
         """Delete old rows of the relay's database once a day.
 
-        The relay cannot leave this to agents, because agents on other hosts may use other databases.
+        The agents cannot do this for the relay, because agents on other hosts can use other databases.
         """
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, the next attempt follows a day later, which is early enough.
+                # If the database is down, the next attempt follows a day later, which is soon enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 

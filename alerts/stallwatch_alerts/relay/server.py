@@ -202,7 +202,7 @@ class _Handler(BoundedHandler):
     def do_GET(self) -> None:
         self.arrived()
         if self.headers.get("Content-Length", "0") != "0":
-            self.close_connection = True  # because the server does not read the request's body
+            self.close_connection = True  # the server does not read the request's body
         parts = urlsplit(self.path)
         if (refusal := self.relay.refusal(parts.path, self.headers)) is not None:
             self._refuse(*refusal)
@@ -214,7 +214,7 @@ class _Handler(BoundedHandler):
         self._answer(answer)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # because the server did not read the request's body
+        self.close_connection = True  # the server did not read the request's body
         self._answer(_text(status, why))
 
     def _answer(self, answer: Answer) -> None:

@@ -72,7 +72,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Raised if this agent lost the lock, so that another agent may merge the reports."""
+    """Raised if this agent lost the lock, so that another agent can merge the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:
@@ -246,7 +246,7 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the reply to the last post. The merging agent may not have read the post yet."""
+        """Read the reply to the last post. The merging agent might not have read the post yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:

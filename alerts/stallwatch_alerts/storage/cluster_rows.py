@@ -19,7 +19,7 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
 _CONNECT_SECONDS = 2  # the shortest timeout that libpq accepts
 _OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes on a new connection
-_MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent may be migrating
+_MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent might be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
 # With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
@@ -140,11 +140,11 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Close the connection, which releases its lock, and forget the notifications received through it."""
+        """Close the connection, which releases its lock, and drop the notifications that it received."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # the server may be gone
+            with contextlib.suppress(Exception):  # the server might be gone
                 connection.invalidate()
                 connection.close()
         if self._socket is not None:
@@ -155,13 +155,13 @@ class ClusterRows:
     def interrupt(self) -> None:
         """Break the connection from another thread, so that a pending wait fails with an error."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # the connection may have ended already
+            with contextlib.suppress(OSError):  # the connection might have ended already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
         """Return the file descriptor of the connection.
 
-        In the merging agent, it becomes readable when another agent posts a report.
+        In the merging agent, the descriptor becomes readable when another agent posts a report.
         """
         driver: Any = self._connection and self._connection.connection.driver_connection
         return int(driver.fileno())

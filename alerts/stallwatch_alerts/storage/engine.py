@@ -68,12 +68,12 @@ def make_file(path: Path) -> None:
     """Create the file of a SQLite database if it is missing.
 
     The file has the read and write permissions of its folder: 0600 in a folder with mode 0700. SQLite creates
-    the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
+    the accompanying files (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
     findCreateFileMode). If the file cannot be created, the reason is reported when the database is opened.
 
-    This function never opens an existing file. Closing it would drop the locks of all connections that this
-    process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a new file is
-    closed before any other thread connects.
+    This function never opens an existing file, because closing a file drops the locks of all connections
+    that this process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a
+    new file is closed before any other thread connects.
     """
     with _MAKING, contextlib.suppress(OSError):
         mode = 0o666 & path.parent.stat().st_mode
@@ -125,7 +125,8 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
     If several connections open a new file simultaneously, SQLite refuses some of them immediately, regardless
-    of `busy_timeout`, because two connections that read the file cannot wait for each other to unlock it.
+    of `busy_timeout`. The reason is that two connections that read a file cannot wait for each other to
+    unlock the file.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:

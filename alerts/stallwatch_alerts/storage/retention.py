@@ -30,7 +30,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
     Return the number of deleted rows. Open incidents with their records of notifications, and current
     silences, are kept regardless of age. If a chat was notified of an incident's beginning but not of its
-    end, the record is kept four times as long, because the incident may be in another database. A message
+    end, the record is kept four times as long, because the incident might be in another database. A message
     that still waits after `keep_days` is for a chat that is no longer configured, because other messages are
     discarded after a day.
     """

@@ -71,7 +71,7 @@ MESSAGES = Table(
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
-    Column("state", String(12), nullable=False, default="waiting"),  # or sent, given-up, or withdrawn
+    Column("state", String(12), nullable=False, default="waiting"),  # then sent, given-up, or withdrawn
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_at", Float, nullable=False, default=0.0),
     Column("claimed_until", Float, nullable=False, default=0.0),
@@ -136,7 +136,7 @@ CLUSTER_REPORTS = Table(
     Column("version", Integer, nullable=False),  # format version of `report`
     Column("updated_at", Float, nullable=False),
     Column("report", LargeBinary, nullable=False),  # binary JSON, independent of the database's encoding
-    Column("refused", String(1000), nullable=False, server_default=""),  # reason why it was not merged
+    Column("refused", String(1000), nullable=False, server_default=""),  # reason for the refusal
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 

@@ -55,7 +55,10 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes. plotly.js 2.28 and later read them; plotly.py 5.24 has 2.35."""
+    """Encode an array as base64 bytes.
+
+    plotly.js can read such arrays since version 2.28. plotly.py 5.24 contains plotly.js 2.35.
+    """
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
@@ -234,7 +237,7 @@ def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> N
     """Configure the vertical axis for the numbers of a run. Call this function after drawing the lines.
 
     Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 with `from_zero`, and also if
-    all values are equal: Plotly would otherwise choose an axis from 1 below to 1 above the value, on which
+    all values are equal. Otherwise, Plotly would choose an axis from 1 below to 1 above the value, on which
     1e-05 looks like 0.
     """
     values = np.concatenate([trace["y"] for trace in chart.data] or [np.zeros(0)])

@@ -76,7 +76,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 def _line_chart(
     lines: list[Series], mark: int | None, blamed: Sequence[int], look: Look, say: Say
 ) -> Drawing:
-    """Draw a line for each series. If there are too many for a legend, only `blamed` ranks have a color."""
+    """Draw a line for each series. If a legend cannot list all series, only `blamed` ranks have a color."""
     chart = quiet(look)
     unit = " s" if lines[0].name == "step_seconds" else ""
     shown = {series.rank for series in lines}

@@ -127,7 +127,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
     )
     marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide incident bands of its color
+    for shape in chart.layout["shapes"]:  # the map would hide bands, which have the same color
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
@@ -151,7 +151,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Return the number of steps by which each row lags. The value of a host is that of its slowest rank."""
+    """Return the number of steps by which each row lags. A host lags as much as its slowest rank."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")

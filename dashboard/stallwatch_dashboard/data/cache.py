@@ -113,7 +113,7 @@ class _Metric:
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
-    shown: tuple[int, int, Points] | None = None  # last call: points in file, limit, result
+    shown: tuple[int, int, Points] | None = None  # last call: points in the file, limit, and result
 
     def fold(self) -> None:
         if self.fresh:
@@ -174,7 +174,7 @@ class PointCache:
         if not kept.read:
             found = self._read(run)  # points that arrive during this read can occur twice, which is harmless
             with self._lock:
-                if not kept.read:  # another thread may have read the run
+                if not kept.read:  # another thread might have read the run
                     for name, (points, many) in found.items():
                         metric_cache = kept.metrics.setdefault(name, _Metric())
                         metric_cache.points, metric_cache.many = points, many

@@ -45,7 +45,7 @@ class RunFrames:
     warnings: pd.DataFrame = field(default_factory=empty)  #: number of warnings up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
     hosts: Mapping[int, str] = field(default_factory=dict)  #: host of each rank, if the run has several hosts
-    seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of life of each host
+    seen_at: Mapping[str, float] = field(default_factory=dict)  #: time of each host's last sign of life
     phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
     last_step_at: float | None = None
@@ -74,10 +74,10 @@ class RunFrames:
 _FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_factory is empty)
 #: Metrics whose values are reported with a step, not between steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
-_LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
+_LATE_SECONDS = 3.0  #: maximum seconds between a step and the scrape of its numbers
 _POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
 _RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
-SILENT_SECONDS = 60.0  #: an agent counts as gone if it is silent for this much longer than the others
+SILENT_SECONDS = 60.0  #: an agent that is silent for this many seconds longer than other agents is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -206,7 +206,7 @@ def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the progress of the run: for each time, the highest value that any rank has reached."""
+    """Return the progress of the run, which is the highest value of any rank at each time."""
     return _fold(frame, np.fmax.reduce)
 
 
@@ -235,7 +235,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the ranks to draw.
 
-    If there are more than `MOST_RANKS`, these are the ranks with the lowest, median, and highest last value.
+    If there are more than `MOST_RANKS`, draw the ranks with the lowest, median, and highest last value.
     """
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
@@ -259,7 +259,7 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
 
 
 def _of_first_agent(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the agent that represents the run: the first that is not silent."""
+    """Return the rows of the agent that represents the run, which is the first agent that is not silent."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -310,7 +310,7 @@ def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.Data
     late = times > last_step_at + _LATE_SECONDS
     if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
-    # The next point of a constant value may be later than the last step. The line then ends at that step.
+    # The next point of a constant value can be later than the last step. The line then ends at that step.
     ranks = frame["rank"].to_numpy("int64", na_value=-1)
     stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays

@@ -48,7 +48,7 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first. Omit those that were merged into an incident of several hosts."""
+        """Return incidents, newest first, except incidents that were merged into one of several hosts."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for incident in found for alias in incident.aliases}
         return [incident for incident in found if incident.id not in merged]
@@ -100,7 +100,7 @@ class LazyIncidentStore:
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
         def act(store: IncidentStore) -> None:
             for silence in silences:
-                OperatorActions(store.engine).expire(silence.id, now)  # another person may have ended it
+                OperatorActions(store.engine).expire(silence.id, now)  # another person might have ended it
 
         self._write(act)
 

@@ -23,7 +23,7 @@ MOST_COPIES = 128  #: maximum number of ranks whose copies are read for one view
 MOST_LINES = 2000  #: maximum number of lines of one view
 _END_BYTES = 256 * 1024  #: number of bytes read from the end of one copy
 _MOST_CHARACTERS = 2000  #: maximum number of characters of one line
-_FOLD_SECONDS = 1.0  #: equal lines of several ranks within this time are shown as one line
+_FOLD_SECONDS = 1.0  #: equal lines of several ranks within this many seconds are shown as one line
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -44,7 +44,7 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: first those of known ranks, ordered by rank, then all others.
+    """Return the log copies of a run, ordered by rank. Copies without a known rank come last.
 
     For a run on several hosts, `hosts` contains the host of each folder.
     """

@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the same minimum if no step was measured, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # the same limit without measured steps, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 _NEAR_END = 0.9  # if the last logged step is past this share of all steps, it can be the run's last step
@@ -125,7 +125,7 @@ class RunRow(Numbers):
 
     @property
     def ended_badly(self) -> bool:
-        """True if the run failed, or was stopped or left by its watch during a critical incident."""
+        """True if the run failed, or if it was stopped or its agent ended during a critical incident."""
         if self.state not in ("interrupted", "unwatched") or (last := self.incident) is None:
             return self.state == "failed"
         return last.severity == "critical" and last.began_as[0] != "ended"
@@ -139,8 +139,8 @@ class RunRow(Numbers):
 def is_far_from_end(step: float | None, total: float | None) -> bool:
     """Return whether a step is before the last tenth of all steps; False if a number is unknown.
 
-    The last tenth is a margin: steps can be counted from 0, and a trainer that logs only every n-th step does
-    not log the last steps.
+    The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
+    step does not log the last steps.
     """
     return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
@@ -351,7 +351,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
     `cause` is true if the diagnosis names a cause. An interrupted run with a cause counts as failed, because
-    the system stopped it, not a user.
+    the system, and not a user, stopped the run.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -367,7 +367,7 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the run's end or, if there is none, one that was not resolved before the end.
+    """Return the incident about the run's end, or else an incident that was not resolved before the end.
 
     If the end of the run is unknown, an incident that was closed because no agent was left also counts as
     unresolved.
@@ -382,9 +382,9 @@ def began(incident: Incident) -> float:
     if incident.kind == "stall":
         return incident.quiet_since
     primary = primary_of(incident)
-    # a time without a zone is not comparable with the agent's clock
+    # A time without a time zone cannot be compared with the agent's clock.
     if primary is not None and primary.time is not None and primary.time.endswith("Z"):
-        with suppress(ValueError):  # the record may come from another program
+        with suppress(ValueError):  # the record might come from another program
             return min(incident.opened_at, parse_iso(primary.time))
     return incident.opened_at
 
@@ -394,7 +394,7 @@ def lasted(incident: Incident, now: float) -> float | None:
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
-    return max(0.0, (incident.resolved_at or end) - began(incident))  # at least 0, because clocks may differ
+    return max(0.0, (incident.resolved_at or end) - began(incident))  # at least 0, because clocks can differ
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:

@@ -37,7 +37,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
     """Return the points as a frame, sorted by rank, labels, and time; points without a rank are last.
 
-    If a series has several points at the same time, only the last one is kept.
+    If a series has several points at the same time, only the last point is kept.
     """
     order = sorted(series, key=series_order)
     parts = [
@@ -92,7 +92,7 @@ class Departed:
         self._questions = questions
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
-        self._seen: dict[str, float] = {}  # the last sign of life of each run
+        self._seen: dict[str, float] = {}  # time of each run's last sign of life
         # The exact time of the last sign of life, by run and by its last time in a coarse query.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
@@ -160,7 +160,7 @@ class Departed:
 _GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
-_SAME_SECONDS = 0.5  #: queries of a page within this time share a result
+_SAME_SECONDS = 0.5  #: queries of a page within this many seconds share a result
 _TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in a chart with few lines, and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)

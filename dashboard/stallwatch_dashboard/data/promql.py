@@ -25,7 +25,7 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return a query for each run's newest value of each metric in `names`: the highest of all ranks."""
+    """Return a query for the newest value of each metric in `names`, by run: the highest of all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
@@ -147,7 +147,7 @@ Labels = tuple[tuple[str, str], ...]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: a number can reach the server this late, so this time span is queried again
+_LATE_SECONDS = 60.0  #: a number can reach the server this many seconds late, so this span is queried again
 _SAME_SECONDS = 0.5  #: seconds for which a result is reused, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 

@@ -24,7 +24,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
-_END_SECONDS = 3.0  #: time for which an agent serves its numbers after the end of its run
+_END_SECONDS = 3.0  #: seconds for which an agent serves its numbers after the end of its run
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -58,7 +58,7 @@ class Scraper:
         keep_days: int = 30,
         clock: Callable[[], float] = time.time,
         get: Callable[[str, str], str] = fetch,
-        server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
+        server: ServerSettings = ServerSettings(),  # noqa: B008 - the default is frozen
     ) -> None:
         """Create the scraper. It sends agents the first credential in the files that `server` names."""
         self._store = store
@@ -163,8 +163,8 @@ class Scraper:
 def _has_port(info: AgentInfo | None) -> bool:
     """Return whether the endpoint is known to belong to an agent, so that credentials can be sent to it.
 
-    It must be a configured target, or the agent's process must be alive on this host. Any account could
-    listen on the port of an agent that has ended.
+    The endpoint must be a configured target, or the agent's process must be alive on this host. Any account
+    could listen on the port of an agent that has ended.
     """
     if info is None:
         return True

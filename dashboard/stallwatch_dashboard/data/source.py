@@ -211,8 +211,8 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        If nothing was scraped, the numbers come from the log copies (if `whole`) or, faster, from the
-        diagnosis.
+        If nothing was scraped, the numbers come from the log copies (if `whole` is true) or, faster, from
+        the diagnosis.
         """
         info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None
@@ -256,7 +256,8 @@ def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
     The result is cached until a journal changes. For a multi-host run, the result contains the merged
-    incidents and the incidents that no coordinator has merged, because an agent may have had no coordinator.
+    incidents. It also contains incidents that no coordinator has merged, because an agent might have had no
+    coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -321,7 +322,7 @@ class _Ended(msgspec.Struct):
 def final_diagnosis(*folders: Path) -> _Ended:
     """Return the diagnosis that the agent wrote at the end of the run; an empty diagnosis if there is none.
 
-    If several agents wrote a diagnosis, prefer one that explains why the run failed.
+    If several agents wrote a diagnosis, prefer a diagnosis that explains why the run failed.
     """
     found = []
     for folder in folders:

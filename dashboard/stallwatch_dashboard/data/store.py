@@ -54,7 +54,7 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series of numbers in DuckDB. Several threads can read while one writes.
+    """Stores series of numbers in DuckDB. Several threads can read while one thread writes.
 
     A point is stored when a number changes; a constant number takes only one point per minute. When a
     constant number changes, an additional point marks the end of the plateau, so that a chart shows the
@@ -123,7 +123,7 @@ class MetricStore:
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
-        A longer series is thinned: each time span keeps its lowest and highest value, which preserves peaks.
+        A longer series is thinned. Each time span keeps its lowest and highest value to preserve peaks.
         If there are more than four series, each series gets a quarter of `points`, but all series together
         get at most `_MOST_POINTS`. If more than `POINTS` are requested, each series gets at least
         `EACH_POINTS`. The last value is repeated at the time of the last scrape that showed it, so that a
@@ -161,7 +161,7 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _present_agents(self, run: str) -> set[str]:
-        """Return the agents of the run that are not silent. The first one represents the run."""
+        """Return the agents of the run that are not silent. The first of them represents the run."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         return {agent for agent, seen in agents.items() if seen >= since}

@@ -36,7 +36,7 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
+        """Add the next loss. If there are too many losses, drop every second loss to preserve the curve."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -85,7 +85,8 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
     return trend.numbers()
 
 
-Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
+#: Newest values of one run, by the metric's name without ``stallwatch_``.
+Latest = Mapping[str, Mapping[Which, float]]
 
 #: Metrics of the accelerators' memory. A row shows the first of these metrics that its run reports.
 MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
@@ -158,7 +159,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix times of the last progress, and of the moment at which its absence becomes a stall."""
+    """Return the time of the last progress, and the time at which a lack of progress becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds

@@ -45,7 +45,7 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
     queries: dict[str, str] = {}  #: PromQL queries of curves, by legend text
     legend: str = ""
     unit: str = ""
-    limits: dict[str, str] = {}  #: colors of a figure (names in `theme`), by the value at which each starts
+    limits: dict[str, str] = {}  #: colors of a figure (names in `theme`), by the lowest value with the color
     links: dict[str, str] = {}
 
 

@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 class PushError(Exception):
-    """Raised if Grafana did not accept a push. The message gives the reason and a fix, without the token."""
+    """Raised if Grafana did not accept a push. The message contains the reason and a fix, but no token."""
 
 
 class _Missing(PushError):
@@ -129,7 +129,7 @@ def push(
 ) -> Iterable[Done]:
     """Push the folder, the data source, the boards, and the annotations. Yield the result of each push.
 
-    Raise `PushError` if Grafana rejects one of them.
+    Raise `PushError` if Grafana rejects any of these objects.
     """
     yield grafana.folder()
     if prometheus:

@@ -1,7 +1,7 @@
 """Draw all charts of a run in one frame, and update them in place.
 
-``st.plotly_chart`` creates a new chart for every new number: it discards the old chart with its zoom, and the
-page flickers (docs/decisions/0008). This component keeps the charts and updates their data.
+``st.plotly_chart`` creates a new chart for every new number, which resets the zoom and makes the page
+flicker (docs/decisions/0008). This component keeps the charts and updates their data.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def leave_fragments() -> None:
     """Prevent further reruns of this page's fragments. Call this function before another page is drawn.
 
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
-    request would arrive after the new page, with the last page's address. The browser would then return to
-    that address, or report a "Bad delta path index" and draw nothing. A click that the browser still reports
-    would also be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
+    request would arrive after the new page, with the address of the previous page. The browser would return
+    to that address, or report a "Bad delta path index" and draw nothing. A click that the browser still
+    reports would be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
     Streamlit does not rerun a fragment that is not stored (AppSession.request_rerun).
     """
     if (context := get_script_run_ctx()) is not None:
@@ -152,7 +152,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the browser's time zone. If it is unknown, return None, which stands for this host's zone."""
+    """Return the browser's time zone. If it is unknown, return None, which means this host's time zone."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -175,7 +175,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
     """Draw the head of a page: a title, the language switch, and problems of sources.
 
-    If `choose` is given, it draws a selection instead of the title. Return the user's selection.
+    If `choose` is given, it draws a selection instead of the title, and the user's selection is returned.
     """
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
@@ -234,7 +234,8 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         with right:
             if fixes:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(fixes[:_FEW_FIXES]))  # in full, because any sentence can name the action
+                # Do not shorten the fixes, because any sentence can name the action.
+                st.markdown(numbered(fixes[:_FEW_FIXES]))
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))

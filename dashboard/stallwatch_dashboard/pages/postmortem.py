@@ -212,7 +212,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of the selected job, or the default report. Read the files unless it is cached."""
+    """Return the report of the selected job, or the default report. Unless cached, read the files."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:

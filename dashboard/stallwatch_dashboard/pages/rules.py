@@ -166,7 +166,7 @@ with _browse:
     _requested = st.query_params.get("rule", "")
     if _requested in _known.pages:
         _page(_known.pages[_requested])
-    elif _pack := packs_by_rule().get(_requested):  # the rule is not loaded, but an agent may link to it
+    elif _pack := packs_by_rule().get(_requested):  # the rule is not loaded, but an agent might link to it
         _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_requested])
     elif _requested:
         st.info(markdown(say("no_such_rule", _requested)), icon=":material/search_off:")

@@ -38,8 +38,8 @@ from stallwatch_dashboard.verdict import name_hosts, rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: numbers up to this age are shown without their age
-_LAST_WORDS_SECONDS = 15.0  #: maximum delay of a run's last numbers, lines, and incidents after its end
+_FRESH_SECONDS = 4.0  #: numbers up to this age, in seconds, are shown without their age
+_LAST_WORDS_SECONDS = 15.0  #: maximum delay, in seconds, of the last numbers, lines, and incidents
 _FEW_LINES, _MANY_LINES = 15, 1000
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
@@ -79,8 +79,8 @@ def _key(key: str) -> str:
 def _named() -> str | None:
     """Return the run that the address names, either directly or by naming one of its incidents.
 
-    An incident is in this page's address if the user returns from the incident's page: Streamlit writes the
-    query of the new page into the address before it opens that page (1.67, `st.switch_page`).
+    An incident is in this page's address if the user returns from the incident's page. The reason is that
+    Streamlit writes the query of a page into the address before it opens the page (1.67, `st.switch_page`).
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
@@ -159,7 +159,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     span = _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # the heat map of the selected host's ranks is below that of all hosts
+    if is_folded(found.hosts):  # the selected host has a second heat map, below the first
         maps = [chart for chart in ready if chart.key == "lag"]
         maps += [ranks_of_host(host)] if host else []
         ready = maps + [chart for chart in ready if chart.key != "lag"]

@@ -71,7 +71,7 @@ class Column:
     field: str = ""  #: the field of `RunRow` that contains the number
     shown: Callable[..., str] = formats.number
     is_duration: bool = False  #: True if `shown` also takes the language
-    rising: bool = False  #: True if the lowest number is sorted first, otherwise the highest
+    rising: bool = False  #: True if the lowest number comes first, false if the highest number does
     help: str = ""
     long: bool = False  #: True if the text can be wider than its column
     widest: int = 0  #: maximum width, if the column takes the remaining space; otherwise 0

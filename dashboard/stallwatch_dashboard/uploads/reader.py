@@ -94,7 +94,7 @@ def _read(task: Task) -> Answer:
     if found.primary is None:
         return answer
     with ExitStack() as opened:
-        # The file of the primary finding may be inside an uploaded archive.
+        # The file of the primary finding can be inside an uploaded archive.
         holding = [name for name in task.names if found.primary.file.startswith(name)]
         streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in holding]
         answer.context = context.lines_around(

@@ -1,4 +1,4 @@
-"""Check the checkpoint of any program. File names show which files contain weights or states.
+"""Check a checkpoint, regardless of the program that wrote it. File names show which files to check.
 
 DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
@@ -38,7 +38,7 @@ _PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\
 _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
-#: Kinds of faults that have their own explanation.
+#: Kinds of faults that have their own explanation. All other kinds share one explanation.
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")
 MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
 _REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    It cannot check a file that has one of torch's extensions, but was written in another program's format.
+    A file cannot be checked if it has one of torch's extensions, but has another program's format.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -196,10 +196,10 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the parts that a complete checkpoint has, one for each rank.
+    """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
-    The number of ranks is the larger of two numbers: the world size that the checkpoint records, and the
-    number that follows from the highest rank in the file names.
+    The number of data ranks is the larger of two numbers: the world size that the checkpoint records, and
+    the highest data rank in the file names plus one.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

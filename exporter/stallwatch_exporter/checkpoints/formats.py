@@ -2,15 +2,15 @@
 
 A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
 little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
-of the tensors, without gaps. This module does not use the safetensors library. That library rejects an
-invalid file without naming the invalid tensor, maps the whole file into memory, and is not always
-installed.
+of the tensors, without gaps. This module does not use the safetensors library, because that library is not
+always installed, maps the whole file into memory, and rejects an invalid file without naming the invalid
+tensor.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
 storage is a persistent ID ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
-``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by the offset, which is an integer, and
-then by the integers and the tuple of the size.
+``_tensor.py``). In the pickle's opcodes, the offset (an integer) follows ``BINPERSID``. The integers and the
+tuple of the size follow the offset.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
 #: Maximum number of bytes in a pickle. A pickle contains only names and sizes; other members of the archive
-#: contain the numbers.
+#: contain the values of the tensors.
 MAX_PICKLE = 32 << 20
 #: Number of bits per element, by data type (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several
-#: elements may share a byte.
+#: elements can share a byte.
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -47,8 +47,8 @@ _BITS = {
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # start of pickles in protocols 2 to 5
-_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: kind, device, and key
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # first bytes of a pickle by protocol
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: "storage", device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
@@ -63,7 +63,7 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False`` if the finding is worth reporting but may be intentional
+    fails: bool = True  #: ``False`` if the finding is worth reporting but might be intentional
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
@@ -155,7 +155,7 @@ def _span(entry: Any) -> tuple[int, int] | None:
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
     """Yield a fault for tensors of shape [0].
 
-    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer may be
+    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer might be
     intentional. An empty weight or bias, or a file that is mostly empty, is a fault.
     """
     if empty:
@@ -165,9 +165,10 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether a file's name or first bytes show that torch wrote it. Raises `OSError` if unreadable.
+    """Return whether a file's name or first bytes show that torch wrote it.
 
-    The extension is not enough, because other programs also use ``.bin``.
+    The extension is not enough, because other programs also use ``.bin``. Raises `OSError` if the file is
+    unreadable.
     """
     return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 
@@ -211,7 +212,7 @@ class PickleFacts(msgspec.Struct):
     """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
 
     tensors: int = 0
-    empty: list[str] = []  #: known names of tensors with shape [0]
+    empty: list[str] = []  #: names of tensors with shape [0], if the names are known
     keys: set[str] = set()  #: keys of the storages that the pickle references
     numbers: dict[str, int] = {}  #: world sizes that DeepSpeed recorded
 

@@ -15,7 +15,7 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 
 
 def has_writer(path: Path, pids: Collection[int]) -> bool:
-    """Return whether these processes or their descendants are writing `path` or a file below it.
+    """Return whether these processes or their descendants have `path` or a file below it open for writing.
 
     Processes that cannot be inspected are ignored.
     """
@@ -36,7 +36,7 @@ def _writes(pid: int, path: str) -> bool:
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):  # the descriptor has been closed in the meantime
+            with contextlib.suppress(OSError, ValueError):  # the descriptor was closed after it was listed
                 target = str(descriptor.readlink())
                 if target != path and not target.startswith(f"{path}{os.sep}"):
                     continue

@@ -1,1 +1,1 @@
-"""Handle runs across several hosts: their identity, the exchange between agents, and merged incidents."""
+"""Handle runs on several hosts: identify the runs, exchange reports between agents, and merge incidents."""

@@ -17,7 +17,7 @@ class Backing(Protocol):
     def post(self, report: AgentReport) -> Reply | None:
         """Send a report; return ``None`` if no reply arrives within the time between two posts.
 
-        Called from a separate thread. Raises `Refused` with a one-line message for the user.
+        This method is called from a separate thread. Raises `Refused` with a one-line message for the user.
         """
         ...
 
@@ -30,9 +30,9 @@ class Merges(Protocol):
     """Object that merges the reports of one run, such as a ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
-        """Process one agent's report and return the reply. May be called from any thread."""
+        """Process one agent's report and return the reply. Any thread can call this method."""
         ...
 
     def step(self) -> None:
-        """Find agents that became silent, and report the changes that are due; called once a second."""
+        """Find agents that became silent, and report due changes. This method is called once a second."""
         ...

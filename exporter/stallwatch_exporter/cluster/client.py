@@ -46,14 +46,14 @@ from stallwatch_exporter.cluster.wire import (
 )
 from stallwatch_exporter.settings import JoinSettings
 
-POST_SECONDS = 4.0  #: maximum seconds that a post may take
+POST_SECONDS = 4.0  #: maximum duration of a post, in seconds
 FIRST_PORT = 19402
 _PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of agents to remember, besides agents that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # maximum number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond before
+_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond earlier
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
 _SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
@@ -149,7 +149,10 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Bind this host's socket; return whether this agent now posts for the host. Raises `OSError`."""
+        """Bind this host's socket; return whether this agent now posts for the host.
+
+        Raises `OSError` if binding fails.
+        """
         bound = host.bind(name)
         if bound is None:
             return False
@@ -239,7 +242,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent; if it redirects to another agent, post them to that agent."""
+        """Post the reports to an agent. If the agent redirects, post the reports to the other agent."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -311,7 +314,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # remove old ports of restarted agents
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # forget the old ports of restarted agents
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 

@@ -42,9 +42,10 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # minimum and maximum seconds until a host counts as silent
 
-# An agent that is silent for this long is lost. Its open incidents close if the run continues.
+# An agent that is silent for this long counts as lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
-# After a suspension of this length, another agent has merged the reports, and this agent's data is old.
+# If this process was suspended for this long, another agent has taken over the merging of the reports, and
+# the data of this agent is out of date.
 _ABSENT_SECONDS = 15.0
 # An agent that is silent for this long is removed, and its open incidents close in any case.
 _FORGET_SECONDS = 900.0
@@ -80,7 +81,7 @@ class _Agent:
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
     def update(self, report: AgentReport, now: float, wall: float) -> None:
-        """Replace the agent's report with a newer one."""
+        """Replace the agent's report with a newer report."""
         if report.ranks != self.report.ranks:
             self.ranks = ranks_in(report.ranks)
         self.report, self.at, self.lost, self.closed = report, now, False, False
@@ -112,7 +113,7 @@ class _Agent:
 
 
 class Coordinator:
-    """Merge the reports of a run's agents, and pass each change of the run's incidents to `sinks` once."""
+    """Merge the reports of a run's agents, and pass each change to the run's incidents to `sinks` once."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class Coordinator:
 
         # Incidents that were open when another coordinator took over, by ID.
         self._passed_on: dict[str, Incident] = {}
-        self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
+        self._unsent: dict[str, Incident] = {}  # reported incidents that might not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by ID
         self._newest_at = 0.0  # time of the last change to an incident of an agent
         self._claimed: set[int] = set()  # ranks claimed by two agents
@@ -199,7 +200,7 @@ class Coordinator:
             return self._reply(agent, now)
 
     def step(self) -> None:
-        """Find lost agents and report due changes; called about once a second."""
+        """Find lost agents and report due changes. This method is called about once a second."""
         with self._lock:
             now = self._present()
             self._note_progress(now)
@@ -217,9 +218,9 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state, because the run's agents now report to another coordinator.
 
-        The other coordinator has closed some incidents of its `ledger`, and the sinks of this coordinator
-        close them too. The other coordinator also escalates the incidents in `escalates`, and the sinks of
-        this coordinator stop escalating them.
+        `ledger` contains incidents of the other coordinator. If an incident is closed there, the sinks of
+        this coordinator close it too. `escalates` contains the IDs of the incidents that the other
+        coordinator escalates; the sinks of this coordinator stop escalating these incidents.
         """
         with self._lock:
             adopted = {
@@ -342,7 +343,7 @@ class Coordinator:
     def _note_progress(self, now: float) -> None:
         """Record the start of the period in which at least one host makes progress or has ended its part.
 
-        A new period starts after a pause of a minute, because the pause may have been a hang.
+        After a pause of more than a minute, a new period starts, because the pause might have been a hang.
         """
         continues = any(
             agent.report.ending is not None
@@ -357,8 +358,9 @@ class Coordinator:
     def _is_given_up(self, reported_at: float, now: float) -> bool:
         """Return whether a silent host is lost, so that its open incidents can be closed.
 
-        The host is lost if other hosts have continued or ended for a while. If all hosts are quiet, the
-        silent host may only be disconnected, and may be the last to post when the run continues.
+        The host counts as lost if the run has made progress on other hosts, or has ended there, for some
+        time. If all hosts are quiet, the silent host might only be disconnected, and might be the last host
+        to post when the run continues. After a long time without a post, the host counts as lost in any case.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -477,7 +479,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents; if several agents claim the same rank, return only the one that started last."""
+        """Return the agents. Of several agents that claim the same rank, return only the newest agent."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -560,7 +562,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the last replies' mapping if it equals `hosts`, so that all agents share one copy."""
+        """Return `hosts`, or the equal mapping from the last replies, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

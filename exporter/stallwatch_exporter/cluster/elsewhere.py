@@ -22,7 +22,7 @@ _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
 _HOSTFILE = "/job/hostfile"  # default path in DeepSpeed 0.19.8, launcher/runner.py
 _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
-# Words that are allowed before a launcher.
+# Words that can precede a launcher in a command.
 _BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")
 # DeepSpeed's options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
@@ -96,7 +96,10 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at `at`, or advice if no program is found."""
+        """Return the command with an agent before the program at index `at`.
+
+        If no program is found, return advice instead.
+        """
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -167,7 +170,7 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return the index of the program that the launcher starts, or the number of words if it is unknown."""
+    """Return the index of the program that the launcher starts, or the number of words if none is found."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 

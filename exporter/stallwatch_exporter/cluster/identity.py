@@ -50,7 +50,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
     agents: int | None = None  #: expected number of agents; ``None`` if unknown
-    provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
+    provisional: bool = False  #: true if the key might not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
         """Return the name that all hosts use for the run, built from `name`, the job, and the attempt."""
@@ -344,7 +344,7 @@ def _key(*parts: object) -> str:
 
 def _job(text: str) -> str:
     safe = sanitise(text[: 10 * _LONGEST_JOB])
-    # Add a hash, because two jobs may differ only in the omitted part.
+    # Add a hash, because two jobs can differ only in the omitted part.
     return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
 
 

@@ -1,7 +1,7 @@
 """Connect an agent to its run: create its member, its coordinator, and the transport for its reports.
 
-If the environment and the command do not identify the run, the environment of the first ranks may identify
-it.
+If the environment and the command do not identify the run, the environment of the first ranks might
+identify it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stallwatch_exporter.stacks.local_ranks import rank_environ
 #: Function that opens a transport other than HTTP, such as PostgreSQL. The transport calls `Merges.step`
 #: itself while it merges.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # seconds without a response until other agents consider the merging agent lost
+_ENGINE_SECONDS = 8.0  # seconds without a response after which the merging agent counts as lost
 
 
 class Joining:

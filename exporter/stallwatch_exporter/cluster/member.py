@@ -47,7 +47,7 @@ LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the las
 LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds that a ruling of all hosts stays valid, in addition to one beat
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
-_SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
+_SENDING_SECONDS = 10.0  # seconds after a change during which an agent posts often, until users are notified
 _SENDING_BEAT = 2.0
 
 
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: learned threshold; after a longer quiet time, stack snapshots decide
+    threshold: float | None = None  #: quiet time, in seconds, after which a stall is suspected
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
@@ -132,7 +132,7 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # open incidents, and closed ones that may be unreported, by ID
+        self._mine: dict[str, Incident] = {}  # open incidents and unreported closed incidents, by ID
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply
@@ -168,7 +168,7 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Report to the sinks that the agent is alive; called about once a second."""
+        """Report to the sinks that the agent is alive. This method is called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()
@@ -307,7 +307,7 @@ class Member:
             return max(LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if it is due, and let the coordinator within this agent work."""
+        """Post a report if it is due, and process the pending work of the coordinator within this agent."""
         if self.due_in() <= LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -341,7 +341,8 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # unless the incident changed
+                # An incident that changed after the post must be posted again.
+                if number <= acknowledged and self._mine.get(name) is incident:
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -410,7 +411,7 @@ class Member:
             return QUIET_BEAT_SECONDS  # otherwise, this silent host would soon be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
-        # The coordinator may end as soon as all hosts know which notifications were sent.
+        # The coordinator can end when all hosts know which notifications were sent.
         is_awaited = not self._is_known and self._clock() - self._changed_at < _SENDING_SECONDS
         return max(least, min(beat, _SENDING_BEAT) if is_awaited else beat)
 

@@ -2,7 +2,7 @@
 
 This module treats an agent's incident in the way that ``watching.episodes`` treats a problem, with two
 differences. First, agents detect the same event at different times, so a new incident waits for the reports
-of other hosts, and later reports also join it. Second, another coordinator may already have reported the
+of other hosts, and later reports also join it. Second, another coordinator might already have reported the
 incident.
 """
 
@@ -265,8 +265,8 @@ class RunEpisodes(Episodes):
         The reported location is kept in these cases:
 
         * The stall is over.
-        * Later snapshots are less certain. A host that has lost its connection soon seems silent, and the
-          ranks that hang begin to end.
+        * The later snapshots are less certain. A host that has lost its connection soon seems silent, and
+          after a while, the ranks that hang end.
         * A silent host posts again while its ranks, possibly together with other ranks, wait in a
           collective. In this case, the connections between the ranks are broken.
         * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
@@ -295,7 +295,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode because agents may still report it."""
+        """Return whether to keep a closed episode because agents might still report it."""
         now = self._clock()
         episode.closed_at = now if episode.closed_at is None else episode.closed_at
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
@@ -309,7 +309,7 @@ class RunEpisodes(Episodes):
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
-    """Return the snapshot whose location is more certain: the reported one, or the newer one."""
+    """Return the snapshot with the more certain location: either `before`, which was reported, or `now`."""
     is_lost_later = is_same_stall and (_is_lost_later(before, now) or _is_out_of_sight(before, now))
     if is_lost_later and before.why != "unreachable":
         return msgspec.structs.replace(before, silent=now.silent)
@@ -320,7 +320,7 @@ def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallS
 
 
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether all hosts that are newly blamed for being silent had posted their stacks before.
+    """Return whether all hosts that are newly blamed for being silent had posted their stacks earlier.
 
     Such a host lost its connection during a stall that other ranks had caused. A host that was already blamed
     for its silence stays blamed.
@@ -359,7 +359,7 @@ def in_brief(incident: Incident) -> Incident:
     """Return an incident reduced to the fields that the next coordinator needs to recognize and close it.
 
     While the incident is open, the reduced incident includes the stacks of the blamed ranks, because the next
-    coordinator may have lost the connection to their host.
+    coordinator might have lost the connection to their host.
     """
     stacks = incident.stacks
     if stacks is not None:

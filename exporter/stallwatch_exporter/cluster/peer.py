@@ -190,7 +190,7 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Search for the agent in a thread, unless it was found or recently did not respond."""
+        """Search for the agent in a thread, unless the agent is known or recently did not respond."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -273,7 +273,7 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The persistent connection may only have been too old, so check whether the agent still
+                # The agent might only have closed the idle connection, so check whether the agent still
                 # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
@@ -324,7 +324,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # no program responds, or another program or an agent of another run
+                    continue  # no program responds, or the program is not an agent of this run
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:

@@ -85,7 +85,7 @@ class SecretSource:
         if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
             raise PermissionError(0, "others may write into its folder")
         with contextlib.suppress(FileExistsError):
-            # O_EXCL is evaluated by the server of a network file system, so only one agent creates the file.
+            # The server of a network file system evaluates O_EXCL, so only one agent creates the file.
             made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             _prune(folder, self._path.name)
             with os.fdopen(made, "wb") as file:

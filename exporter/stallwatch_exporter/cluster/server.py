@@ -160,7 +160,8 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(HTTPStatus.NOT_FOUND)  # no notice: agents also try the ports of other runs
+                # Print no notice, because agents also try the ports of other runs.
+                return Response(HTTPStatus.NOT_FOUND)
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
@@ -220,7 +221,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents on the same host and of the same account. The Unix socket is sufficient as a proof."""
+    """Gate for agents of the same account on the same host. The Unix socket is sufficient proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -340,7 +341,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender has closed the connection in the meantime."""
+        """Return whether the sender has already closed the connection."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:

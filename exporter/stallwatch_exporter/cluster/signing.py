@@ -32,7 +32,7 @@ _PROOF = re.compile(
     r"body=(?P<digest>[0-9a-f]{64}), signature=(?P<signature>[0-9a-f]{64})",
     re.ASCII,
 )
-_PACKED_FROM = 32 << 10  # minimum bytes to compress; compressing less is not worth the time
+_PACKED_FROM = 32 << 10  # minimum size, in bytes, at which compressing a body is worth the time
 _WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 

@@ -21,23 +21,23 @@ from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
 
-# If steps take fewer seconds than this, only every second, fourth, … step is reported.
+# If steps take fewer seconds than this, only every second step is reported, or every fourth, and so on.
 _LEAST_SECONDS = 0.2
 _DIGITS = 4  # number of significant digits; fewer digits would hide a difference of one percent
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
-_ANEW_STEPS = 64  # steps that a new coordinator compares before it reports that a host has caught up
+_ANEW_STEPS = 64  # number of steps that a new coordinator compares before it reports that a host caught up
 _MOST_POSTED = 64
 _RUN = "run"  # used instead of an agent's name, because the incident belongs to the run
 
 
 class UnacknowledgedSteps:
-    """Store the steps of an agent's ranks until a coordinator acknowledges them. Thread-safe."""
+    """Store the steps of an agent's ranks until a coordinator acknowledges them. The class is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._steps: dict[int, deque[tuple[int, RankStep]]] = {}  # steps by rank
         self._counts: dict[int, int] = {}  # number of recorded steps, by rank
-        self._posted: dict[int, Mapping[int, int]] = {}  # `_counts` at the time of each report, by its number
+        self._posted: dict[int, Mapping[int, int]] = {}  # `_counts` at each report, by report number
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
         """Record a step of a rank, unless it was recorded before."""
@@ -108,7 +108,7 @@ class Slowness:
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
         """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
-        if report.attempt > self._attempt:  # a new attempt has new ranks, which may run on other hosts
+        if report.attempt > self._attempt:  # a new attempt has new ranks, which might run on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
             self._resolve("unknown")

@@ -19,7 +19,7 @@ from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1
-MOST_BYTES = 1 << 20  #: largest size of a post or a reply before compression
+MOST_BYTES = 1 << 20  #: maximum size of a post or a reply before compression, in bytes
 MOST_RANKS = 4096  #: maximum number of ranks on one host
 MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 _ENDS_OPEN = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere", "diagnosis.ends-in-evaluation")
 OUT_OF_TIME = ("diagnosis.out-of-time", "diagnosis.out-of-time-size")
-_NAMED = 3  # number of skipped files that a note names
+_NAMED = 3  # maximum number of skipped files that a note names
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RunResult(NamedTuple):
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose their run.
 
-    Inputs that cannot be read are listed as problems; the others are diagnosed.
+    Inputs that cannot be read are listed as problems; all other inputs are diagnosed.
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):

@@ -115,8 +115,8 @@ class _Kept:
     """Summaries of the jobs, and two diagnoses, one of which is reported at the end.
 
     If all jobs have a time, the newest job is the job with the latest time. Otherwise, the newest job is the
-    last job by name, because jobs are read in the order of their names. It is known only at the end whether
-    all jobs have a time.
+    last job by name, because jobs are read in the order of their names. Whether all jobs have a time is known
+    only at the end.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: 2 if in trouble, 1 if it has training output, otherwise 0."""
+    """Return a job's priority in the report: 2 with a problem, 1 with training output, otherwise 0."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

@@ -37,7 +37,7 @@ from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-# Failures within this time may have the same cause. torchrun waits up to 30 seconds for ranks to end after
+# Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
 _BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
@@ -52,7 +52,7 @@ class Recorded(NamedTuple):
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: a watched run's seconds without progress, and its threshold
+    quiet: tuple[float, float] | None = None  #: seconds without progress and threshold, if still watched
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
@@ -163,7 +163,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(part, part.info.host_in_run) if part.info is not None else part for part in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for this one
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for `first`
         parts = [
             part._replace(stall=None, stacks=None)
             if part.stall is not None and opened(part.stall) > when(first)
@@ -331,7 +331,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 def _was_open(incident: Incident, started: float) -> bool:
     """Return whether the incident was still open when the run ended.
 
-    The last agent, which started at `started`, would have reopened an incident that was closed before.
+    The last agent, which started at `started`, would have reopened an incident that was closed earlier.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -396,7 +396,10 @@ def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
-    """Return the diagnosis as a failure with this cause, unless it is an interruption with the same rule."""
+    """Return the diagnosis as a failure with this cause.
+
+    An interruption with the same rule stays an interruption.
+    """
     same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
     if diagnosis.verdict == "interrupted" and same:
         return replace(diagnosis, primary=primary)
@@ -412,7 +415,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    # A text that differs from the rule page's text is about this run. Version 0.1 stored plain text.
+    # A reason that differs from the rule page's text is about this run. Version 0.1 stored plain text.
     why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
@@ -433,7 +436,7 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add the steps that ranks reported to the agent, because the log may not contain these steps.
+    """Add the steps that ranks reported to the agent, because the log might not contain these steps.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
     can be deleted, or truncated because the disk was full.
@@ -444,7 +447,8 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
+    # Without evidence, only the end of the run is known.
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence
     nothing_kept = diagnosis.stats.files and kept.primary is None and not kept.unknown
     if shown or diagnosis.unknown or left >= seen or nothing_kept:
         return diagnosis if diagnosis.hosts else _with_steps(diagnosis, kept)

@@ -52,7 +52,7 @@ def with_other_hosts(
     known = {_agent_of(own)}
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
-            # Skip links, which may point anywhere.
+            # Skip links, which can point anywhere.
             is_other = name != place.name and not (parent / name).is_symlink()
             info = read_info(parent / name) if is_other else None
             if info is not None and info.key == own.key and _agent_of(info) not in known:
@@ -114,7 +114,7 @@ class Placed(NamedTuple):
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
     """Replace local ranks with global ranks, both for files and for the ranks in launchers' line prefixes.
 
-    This is possible only if the agents recorded the ranks of their hosts.
+    The replacement is possible only if the agents recorded the ranks of their hosts.
     """
     known = {
         folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank)
@@ -147,13 +147,13 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def _around(file: LogFile) -> list[str]:
-    """Return the folders that may be the run folder of this file."""
+    """Return the folders that could be the run folder of this file."""
     return [file.folder] if file.folder else _folders_around(file.path)
 
 
 def _folders_around(path: str) -> list[str]:
     """Return the folder of a file, and the parent of this folder if the folder is named ``ranks``."""
-    parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
+    parent = os.path.dirname(path)  # noqa: PTH120 - ten times as fast as pathlib
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
@@ -194,7 +194,7 @@ def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Group the run folders that may be from the same start of a job.
+    """Group the run folders that could belong to the same start of a job.
 
     Such folders have the same key, if a scheduler or launcher provided a key. Otherwise, their agents started
     at about the same time, in the same folder, and with the same command except for numbers.

@@ -232,7 +232,7 @@ class Probe:
         self._write(self.clock())
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the file beside the ring.
+        """Write a text event to the file next to the ring.
 
         Most events with a repeated `key` are only counted.
         """
@@ -243,7 +243,7 @@ class Probe:
                 self._begin()
             ring, events = self._ring, self._events
             if ring is None or events is None:
-                return  # another thread is creating the file, or it cannot be created
+                return  # another thread is creating the file, or the file cannot be created
             dropped = events.dropped
             events.write(kind, key, **about)
             if events.dropped != dropped:
@@ -328,7 +328,7 @@ class Probe:
         """Return the ring, and create it if needed. The caller must hold the turn (see `_in_turn`)."""
         if self._ring is None:
             assert self._folder is not None
-            from .answers import ranks  # imported late: most Python processes are not ranks
+            from .answers import ranks  # imported late, because most Python processes are not ranks
             from .stacks import start_answering
 
             (rank, local_rank), started = ranks(self._environ), self.clock()

@@ -28,7 +28,7 @@ _FORWARDS = INDEX["forwards"]
 class ForwardPasses:
     """Counter of the forward passes of a process.
 
-    It stores the count in the record of the process's probe.
+    The count is stored in the record of the process's probe.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -65,9 +65,9 @@ class ForwardPasses:
         self._probe.due_at = 0.0  # the next step gets its own record, instead of only being counted
 
     def end(self) -> None:
-        """Restore the original ``__call__``, unless other code has replaced it in the meantime."""
+        """Restore the original ``__call__``, unless other code has replaced the method since `begin`."""
         if not self._turn.acquire(False):
-            return  # another thread is restoring it, or the next step calls `end` again
+            return  # another thread is restoring the method, or the next step calls `end` again
         try:
             ours, self._ours = self._ours, None
             self._probe.stop_counting = None
@@ -77,7 +77,10 @@ class ForwardPasses:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Return the seconds until the counting ends, or end it if due; ``None`` if it is not active."""
+        """Return the seconds until the counting ends, and end it if it is due.
+
+        Return ``None`` if nothing is being counted.
+        """
         if self._ours is None:
             return None
         left = self._until - time.monotonic()

@@ -38,8 +38,8 @@ _VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClien
 
 #: Tuples of a class, a function, and the phase that a call of the function begins, keyed by module, for
 #: ``hooks.phases``. The class is "" for a function of the module itself. "train" ends any other phase. The
-#: names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to
-#: 1.16, vLLM, and ms-swift 3. Missing names are skipped.
+#: names occur in transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to 1.16,
+#: vLLM, and ms-swift 3. Missing names are skipped.
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "transformers.trainer": (
         ("Trainer", "training_step", "train"),

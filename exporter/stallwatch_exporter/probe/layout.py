@@ -42,7 +42,7 @@ PASSING = (
     "learning_rate",
     "loss_scale",
 )
-#: Computed values, which may be infinite or NaN. All other fields are counts, times, or memory sizes.
+#: Computed values, which can be infinite or NaN. All other fields are counts, times, or memory sizes.
 COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
 #: Fields that keep their values until they are changed, so every record repeats them.
 LASTING = (
@@ -92,7 +92,7 @@ class Header(NamedTuple):
 
 
 class LayoutProblem(ValueError):
-    """The bytes are not a ring that this version can read."""
+    """Raised if the bytes are not a ring that this version can read."""
 
 
 def record_struct(fields: Sequence[str]) -> struct.Struct:

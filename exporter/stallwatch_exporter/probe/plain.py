@@ -1,4 +1,4 @@
-"""Answer queries of the agent in a Python program that may not be a rank.
+"""Answer queries of the agent in a Python program that might not be a rank.
 
 A rank waits for queries in a thread. In other programs, a thread would have side effects: since Python 3.12,
 ``os.fork`` warns if another thread exists. Therefore, this module only registers ``faulthandler`` for a
@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # importing `typing` takes longer than importing this mod
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell may run between agent and program
+_MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell might run between agent and program
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:

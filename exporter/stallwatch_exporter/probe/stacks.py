@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Suffixes of files beside ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
+#: Suffixes of files next to ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
@@ -162,7 +162,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # the disk may be full, for example; the other part may still fit
+                continue  # the disk might be full, for example; the other part might still fit
 
 
 def free_signal() -> int | None:

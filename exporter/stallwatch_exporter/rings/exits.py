@@ -1,6 +1,6 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
-A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until its
+A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until the
 parent reads the status, the process is a zombie, and its ``stat`` file in ``/proc`` contains the status
 (proc_pid_stat(5), ``exit_code``; only for processes of the same user). In Linux 6.15 and later, the status
 can also be read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
@@ -26,7 +26,7 @@ from stallwatch_rules.files import is_own
 MOST_WATCHED = 256  #: maximum number of watched processes; each needs a descriptor
 _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
-_INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
+_INFO = struct.Struct("=QQ11Ii")  # fields: mask, control group, other numbers, and exit code
 _INFO_EXIT = 1 << 3
 _EXIT_CODE = 49  # index in the fields after the process name, counted from 0
 
@@ -60,7 +60,7 @@ class Exits:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # without a free descriptor or thread, the code stays unknown
+        except (OSError, RuntimeError):  # without a free descriptor or thread, the exit code stays unknown
             os.close(fd)
 
     def close(self) -> None:

@@ -12,12 +12,12 @@ from stallwatch_exporter.probe.clock import namespace
 
 _Fact = TypeVar("_Fact")
 
-#: Seconds by which a process may seem younger than its own ring. The kernel gives the start of a process
+#: Seconds by which a process can seem younger than its own ring. The kernel reports the start of a process
 #: relative to a boot time in whole seconds, which it adjusts when the clock is set (psutil 7.2.2,
-#: ``_pslinux.py``: ``create_time``, ``boot_time``). This adjustment explains one second. The other seconds
-#: are for clocks that NTP corrects while the job begins. A process ID is reused only after all other IDs,
-#: which takes longer. Reporting a running rank as dead is worse than reporting a dead rank as running for a
-#: moment.
+#: ``_pslinux.py``: ``create_time``, ``boot_time``). This adjustment accounts for one second. The other
+#: seconds allow for clocks that NTP corrects while the job starts. A process ID is reused only after all
+#: other IDs, which takes longer. Reporting a running rank as dead is worse than reporting a dead rank as
+#: running for a moment.
 SAME_PROCESS_SECONDS = 5.0
 
 

@@ -30,7 +30,8 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
 _ORPHAN_SECONDS = 86400.0
-# This time is long, because a write through a mapping does not always update the file's time.
+# Age at which the folder of an agent in another container is removed. The limit is high, because a write
+# through a mapping does not always update the file's time.
 _FOREIGN_SECONDS = 30 * 86400.0
 _QUOTES = lazy(r"[\"\n\r\\]")
 
@@ -58,7 +59,7 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents. Running ranks keep their rings, because they have opened them."""
+    """Remove the folders of killed agents. Ranks that still run keep their ring files open."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
@@ -98,7 +99,7 @@ class RankProcess(RingReader):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: the process was running at an earlier read
+        self.was_up = False  #: true if the process was running at an earlier read
         self.step: int | None = None  #: last step that the process reported
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
@@ -106,7 +107,7 @@ class RankProcess(RingReader):
         #: True if the process reported its end without an error, False if it reported an error at its end,
         #: and None if it did not report its end.
         self.left: bool | None = None
-        self.is_worker = False  #: the process started while another process of its rank trained
+        self.is_worker = False  #: true if the process started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -196,7 +197,7 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes that ran at the last call have ended, even if others have started."""
+        """Return whether all processes of the last call have ended, even if new processes have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
@@ -303,7 +304,7 @@ class Probing:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return the value with the secrets in its texts masked; `name` is its key.
+    """Return the value with the secrets in its texts masked; `name` is the key of the value.
 
     Each text is masked separately, because a mask in JSON can remove the quote that ends a text.
     """

@@ -1,9 +1,9 @@
 """Read the ring of a rank from another process: the new records, and the number of lost records.
 
-The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the counter
-is read again after the records, and records that the writer could have begun to overwrite in the meantime
-count as lost. The file is not mapped into memory, because a truncated mapping would end the reader with
-SIGBUS.
+The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the
+reader reads the counter again after the records. Records that the writer could have begun to overwrite
+before this second read count as lost. The file is not mapped into memory, because a truncated mapping would
+end the reader with SIGBUS.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RingReader:
         self._shown = b""  # bytes of the draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
-        self.dropped_records = 0  #: records that the writer itself could not write
+        self.dropped_records = 0  #: number of records that the writer itself could not write
         self.dropped_events = 0
         self.faults = 0
 
@@ -127,7 +127,7 @@ class RingReader:
         now = self._written()
         if now is None:
             return
-        # The writer may already be overwriting the record with the number `now + 1 - capacity`.
+        # The writer might already be overwriting the record with the number `now + 1 - capacity`.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None

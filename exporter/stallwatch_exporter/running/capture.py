@@ -180,7 +180,7 @@ class ByteQueue:
 
 
 class Pump:
-    """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
+    """Copy `source` to `target` and the queue until the source ends, or until it is empty after `finish`.
 
     The buffer is allocated at the start, so the output is still passed on if memory runs out.
     """
@@ -264,7 +264,7 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # after an error such as a full disk, the next bytes may fit again
+                return  # after an error such as a full disk, the next bytes might fit again
         self._line.ended = self._portion[count - 1] == _NEWLINE
 
 
@@ -312,8 +312,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in
-            # the buffer are the important ones.
+            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. During a hang, the buffer
+            # would hold back the most important lines.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -325,7 +325,7 @@ class Capture:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
                 raise start_problem(command[0], error) from error
-            # The command may have failed to start because the agent uses too many descriptors.
+            # The command might have failed to start because the agent uses too many descriptors.
             self.problem = f"{type(error).__name__}: {error}"
             try:
                 self._child = start(stdout, stderr)

@@ -136,7 +136,7 @@ def run_command(
 
 
 def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
-    """Return the command's environment, with the probe if possible, and the rings' folder or ``None``."""
+    """Return the command's environment and the folder of the rings (``None`` without a probe)."""
     environ = dict(os.environ)
     if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None

@@ -134,7 +134,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return the last process of each rank, without processes that were retried.
 
     Processes that completed steps take precedence, because a program that runs after the training can have
-    the same rank. A successful retry needs no steps, because all steps may have been completed before.
+    the same rank. A successful retry needs no steps, because all steps might have been completed before.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -145,7 +145,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Return whether the run may have succeeded although this process ended in this way."""
+    """Return whether the run might have succeeded although this process ended in this way."""
     stopped = process.code in _END_SIGNALS
     if stopped and any(
         other.fate == "well" and other.last_seen <= process.last_seen
@@ -175,8 +175,8 @@ def _dead_programs(
 ) -> list[ProcessEnd]:
     """Return the failed programs that could be the training program, if it is unknown which program trained.
 
-    No steps follow the end of the training program. If another program ended well, that program may be the
-    training program, unless steps are missing or the log ends in a failure.
+    No steps follow the end of the training program. If another program ended well, it might be the training
+    program, unless steps are missing or the log ends in a failure.
     """
     dead = [
         program for program in programs if program.fate == "failed" and not _before_the_end(program, reached)
@@ -189,7 +189,7 @@ def _dead_programs(
 
 
 def _crash(process: ProcessEnd, reached: Reached) -> Crash:
-    # The agent may read the last lines of a process after it detected the end, so `run_step` can be too low.
+    # The agent can read the last lines of a process after it detected the end, so `run_step` can be too low.
     steps = [process.step, reached.step, process.run_step]
     if _before_the_end(process, reached):
         steps = [process.step, process.run_step, reached.step]

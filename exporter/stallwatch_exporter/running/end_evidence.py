@@ -37,11 +37,11 @@ from stallwatch_rules.report.phrases import exception_in_short
 
 _PATIENCE = 1.0  # seconds to wait for the ranks to end after the command
 _LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # initial interval, and how long it applies
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # initial interval between checks, and its duration in seconds
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # maximum number of characters of an error message
 
-Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and whether it succeeded
+Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and True if diagnosing worked
 
 
 class EndEvidence:

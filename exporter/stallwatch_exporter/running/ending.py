@@ -19,7 +19,7 @@ _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 1
 _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
 _MOST_NAMED = 8  # maximum number of running ranks in a message
 
-Kill = tuple[int | None]  #: a kill, identified by the run's step at that time
+Kill = tuple[int | None]  #: a kill, identified by the step that the run had reached
 OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: results of ``read_oom_kills`` at two moments
 
 

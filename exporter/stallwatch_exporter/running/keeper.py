@@ -13,7 +13,7 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # sufficient, because the process only has to wake up and exit
+_GOODBYE_SECONDS = 2.0  # seconds for the keeper process to wake up and exit
 
 
 class Keeper:

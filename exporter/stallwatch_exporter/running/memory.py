@@ -80,7 +80,7 @@ def resident_bytes(pid: int) -> int:
         try:
             total += int(process.memory_info().rss)
         except (psutil.Error, OSError):
-            continue  # the process has ended in the meantime
+            continue  # the process has already ended
     return total
 
 

@@ -76,5 +76,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.lstat().st_size
         except OSError:
-            continue  # the file has been removed in the meantime
+            continue  # the file was removed after it was listed
     return total

@@ -18,8 +18,8 @@ from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.stacks.records import StallStacks
 
-# Within a file, a piece can come after a piece with a later time: the time of a piece is its start, but a
-# piece is written at its end.
+# Within a file, a piece can come after a piece with a later time, because the time of a piece is its start,
+# but a piece is written at its end.
 _LOOK_AHEAD = 1024
 
 
@@ -84,9 +84,10 @@ def replay(
 ) -> int:
     """Print the run in `folder` at `speed` times its original pace; return its exit code.
 
-    The silence before the recorded end is also replayed, so that a run that hung hangs again in the replay.
-    If an agent watches the replay, additional processes represent the ranks during a stall. `max_gap` is
-    the maximum length of a silence in seconds. Raises `NoRecording` if there is nothing to print.
+    The replay includes the period without output before the recorded end, so a run that hung hangs again in
+    the replay. If an agent watches the replay, additional processes represent the ranks during a stall.
+    `max_gap` is the maximum number of seconds without output. Raises `NoRecording` if there is nothing to
+    print.
     """
     files = recorded_files(folder)
     if not files:

@@ -43,10 +43,10 @@ _Folder = TypeVar("_Folder", str, Path)
 #: users, either merged with the incidents of other hosts or on its own.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Seconds of silence after which an agent on another host counts as gone. Agents write ``agent.json`` every
-#: few seconds. However, NFS may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
+#: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
+#: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, which shares the clock and the NFS cache. It covers the
+#: The same limit for an agent on this host, which shares the clock and the NFS cache. The limit covers the
 #: time for which a disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
@@ -72,7 +72,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds without progress after which the last phase counts as a stall
+    threshold: float | None = None  #: seconds without progress after which the last phase is stalled
     quiet_since: float | None = None  #: time of the last sign of progress
     step: int | None = None  #: last step seen
     total_steps: int | None = None
@@ -131,7 +131,7 @@ class RunFolder:
         self.problem: str | None = None  #: reason why nothing is stored, or None
         self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
         self.failed_writes = 0
-        self.reported_until = math.inf  #: limit for incidents of earlier agents; see `reported_until()`
+        self.reported_until = math.inf  #: time until which changes of earlier agents count as reported
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
@@ -406,7 +406,7 @@ def by_start(
     previous agent of its host had ended. If its host had no previous agent, all other agents must have
     ended. An agent also belongs to the next start if it began more than `within` seconds after the previous
     agent. A job contains several starts only if the user's name or the launcher's address alone identifies
-    it.
+    the job.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
@@ -476,7 +476,7 @@ def mark_reported(folder: Path, known: AgentInfo) -> None:
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
     # Increase the time by the smallest amount. Then this record is newer than the reserve, which stays
-    # unchanged because it may contain data that fits into no file.
+    # unchanged because it might contain data that fits into no file.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
     with suppress(OSError):  # the next agent resends incidents that are not recorded as sent
         _write_record(folder / "agent.json", info)
@@ -490,13 +490,13 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Return whether the agent still runs.
 
     If the agent's process ID belongs to this namespace, the function checks the process. A process ID from
-    another host, container, or boot can belong to any process on this host. In this case, the agent is
-    considered lost after `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the
+    another host, container, or boot can belong to any process on this host. In this case, the agent counts
+    as lost after `SILENT_SECONDS` without a new record, or after `SILENT_HERE_SECONDS` if its host has the
     name of this host.
     """
     if info.ended_at is not None:
         return False
-    # Do not use only the start time, because the clock may have been changed since then.
+    # Do not use only the start time, because the clock might have been changed since then.
     up = max(info.started_at, info.updated_at)
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
@@ -512,8 +512,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time until which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications of a killed agent may have been lost before they were sent. They are sent again only
-    within a day. Incidents that the agent left open may have been delayed longer; see `Episodes`.
+    Notifications of a killed agent might have been lost before they were sent. They are sent again only
+    within a day. Incidents that the agent left open might have been delayed longer; see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
@@ -522,8 +522,8 @@ def reported_until(info: AgentInfo, now: float) -> float:
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder can be reused.
 
-    If this container or host may have been restarted, the old agent may have been silent only for a short
-    time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
+    If this container or host might have been restarted, the old agent might have been silent for only a
+    short time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0
@@ -577,7 +577,7 @@ def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """Create or reuse a folder in `parent` with the first free name; return it and whether it is new."""
+    """Create or reuse the folder with the first free name; return its path, and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

@@ -1,4 +1,4 @@
-"""Start processes that represent the ranks of a recorded stall, each at the recorded place in the code.
+"""Start processes that represent the ranks of a recorded stall, each at the recorded code position.
 
 Each process calls functions with the names, files, and lines of the recorded stack. Therefore, an agent that
 watches a replay reads the same stacks as from the recorded ranks.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXTRA = "pip install 'stallwatch[samples]'"
 _EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
 _TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
-_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # integers that may be missing
+_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # integers that can be missing
 
 
 class MissingLibrary(Exception):

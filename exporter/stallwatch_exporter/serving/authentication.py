@@ -34,7 +34,7 @@ class Access:
         is_authenticated: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Accept the `names` and `tokens` in addition to those in the settings.
+        """Accept the `names` and `tokens` in addition to the names and tokens in the settings.
 
         `is_authenticated` is true if a client certificate authenticates the connection. `report` is called
         only for the first rejected name, because requests with rejected names can be frequent.

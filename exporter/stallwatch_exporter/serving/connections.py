@@ -1,4 +1,4 @@
-"""Limit the number of connections to Stallwatch's HTTP servers, and how long a server waits for each.
+"""Limit the number of connections to Stallwatch's HTTP servers, and the time to wait for each client.
 
 Each connection uses a thread and a file descriptor, but the agent also needs descriptors to watch the run.
 """
@@ -23,7 +23,7 @@ _LEAVING = 1.0  # maximum seconds to wait until a thread detects the end of its 
 
 
 class Peer:
-    """Client of a connection, and the time until which the server waits for it."""
+    """The client of a connection, with the deadline for its data."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -90,7 +90,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection; if there are too many connections, first end an idle one."""
+        """Start a thread for the connection; first end an idle connection if there are too many."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -261,7 +261,7 @@ class _Answer(io.BufferedIOBase):
             for size in self._server.pieces(self._peer, len(rest)):
                 self._connection.sendall(rest[:size])
                 rest = rest[size:]
-        # wsgiref prints a traceback for all errors except those of a connection without TLS. Therefore,
+        # wsgiref prints a traceback for every error except errors of connections without TLS. Therefore,
         # replace TLS errors.
         except ssl.SSLError as error:
             raise BrokenPipeError from error

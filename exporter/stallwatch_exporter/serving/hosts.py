@@ -26,7 +26,7 @@ _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: maximum length of a DNS name (RFC 1035, 2.3.4) with a port
 _PORTS = {"http": ":80", "https": ":443"}
-_REQUERY_SECONDS = 60.0  #: seconds until a name server is queried again, because it may have been down
+_REQUERY_SECONDS = 60.0  #: seconds until a name server is queried again, because it might have been down
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 

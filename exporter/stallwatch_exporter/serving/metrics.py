@@ -175,7 +175,7 @@ class RunMetrics:
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Set gauges from the numbers in one log line or, if `hooked`, from a rank's probe."""
+        """Set gauges from the numbers in a log line or, if `hooked` is true, from a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -194,7 +194,7 @@ class RunMetrics:
         """Set the gauges and counters from a rank's record."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # a value from the log, which may have no rank, would no longer be updated
+            if key in _SHOWN:  # a value from the log, which might have no rank, would no longer be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -227,7 +227,7 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        If `counted` is true, the steps up to this step were already counted, but may have had other
+        If `counted` is true, the steps up to this step were already counted, but might have had other
         numbers.
         """
         if step is not None:

@@ -119,7 +119,7 @@ def serve(
 def _announced(
     settings: ExporterSettings, port: int, registry: CollectorRegistry, notice: Callable[[str], None]
 ) -> Path | None:
-    """Return the file that announces the endpoint to Prometheus, if configured and writable."""
+    """Return the file that announces the endpoint to Prometheus, if this file is configured and writable."""
     if settings.sd_dir is None:
         return None
     everywhere = settings.host in ("", "0.0.0.0", "::")
@@ -239,7 +239,7 @@ class Scrapes:
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
 
     def wait_for_one(self, limit: float) -> bool:
-        """Wait until a scrape that began after this call was answered; return whether this happened."""
+        """Wait until a scrape that began after this call was answered, and return whether this happened."""
         began = self._clock()
         patience = self.patience(limit)
         with self._changed:

@@ -64,5 +64,5 @@ class Standalone:
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception:  # the next call may succeed
+            except Exception:  # the next call might succeed
                 continue

@@ -23,7 +23,7 @@ NO_RANK = (
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
-#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel may never answer.
+#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel might never answer.
 PATIENCE_SECONDS = 30.0
 
 
@@ -32,7 +32,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
     answers: list[RankAnswer]  #: answers of the ranks; empty if this host has no ranks
     stacks: StallStacks | None = None
-    suspended: bool = False  #: true if the command's control group is frozen or all its processes stopped
+    suspended: bool = False  #: true if the command's control group is frozen or all processes are stopped
     unanswered: str = ""  #: reason why no rank could be queried
 
 
@@ -60,7 +60,7 @@ class Evidence:
 
     @property
     def possible(self) -> bool:
-        """Return whether there may be a process to query. This property does not search for processes."""
+        """Return whether there might be a process to query. This property does not search for processes."""
         return self._rings is not None or self.command is not None
 
     @property
@@ -108,7 +108,7 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            # A program without steps may not be a training run, so query only ranks with a probe.
+            # A program without steps might not be a training run, so query only ranks with a probe.
             if not progressed:
                 ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:

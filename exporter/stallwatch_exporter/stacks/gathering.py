@@ -130,7 +130,7 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Do not use an executor: it waits for its threads at exit, but py-spy may be impossible to kill.
+    # Do not use an executor: it waits for its threads at exit, but py-spy might be impossible to kill.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
@@ -148,7 +148,7 @@ def _look(pairs: _Pairs) -> None:
     names = {rank.pid: f"rank {rank.rank} (PID {rank.pid})" for rank, _ in pairs}
     for rank, record in pairs:
         now = _condition(rank)
-        # Waiting briefly for a disk does not count as blocked: both checks must find the rank blocked.
+        # Waiting briefly for a disk does not count as blocked, so both checks must find the rank blocked.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and rank.ring is not None and queries.has_left(rank.ring):

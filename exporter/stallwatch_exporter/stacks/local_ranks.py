@@ -1,6 +1,6 @@
-"""Find the ranks on this host: processes with a ring, and Python processes of the command without one.
+"""Find the ranks on this host: processes with a ring, and Python processes of the command without a ring.
 
-If there are no such processes, the command may be a single Python program, which then counts as rank 0.
+If there are no such processes, the command might be a single Python program, which then counts as rank 0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
 
 _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
-# Recognize launchers by name, because the RANK variable is not sufficient: in clusters that number their
-# pods (Kubeflow's PyTorchJob), a launcher also has a RANK.
+# Recognize launchers by name. The variable RANK is not sufficient, because in clusters that number their
+# pods (Kubeflow's PyTorchJob), launchers also have this variable.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
@@ -36,7 +36,7 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds of the start of the process, or of the creation of its ring
-    ring: Path | None = None  #: path of the ring, which may not exist; the probe's answers are next to it
+    ring: Path | None = None  #: path of the ring, which might not exist; the probe's answers are next to it
     ended: bool = False
 
 
@@ -63,14 +63,14 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0, or an empty list if there is not exactly one.
+    """Return the command's only Python program as rank 0; an empty list if it has no or several programs.
 
     Launchers do not count. Processes that the program itself started, such as workers of a data loader, do
     not count either.
     """
     found = []
     for process in family(command):
-        with contextlib.suppress(psutil.Error, OSError):  # the process has ended in the meantime
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended after it was listed
             if _is_python(process):
                 found.append(LocalRank(0, process.pid, process.create_time()))
     alone = _outermost(found)
@@ -80,8 +80,8 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    The program may belong to a larger job if a launcher set its rank or its world size, or if it has child
-    processes, such as workers or ``ssh``.
+    The program might belong to a larger job if a launcher set its rank or its world size, or if it has
+    child processes, such as workers or ``ssh``.
     """
     try:
         pythons = [process for process in family(command) if _is_python(process)]

@@ -42,7 +42,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int) -> str:
-    """Return the kernel function in which a process waits; empty if unreadable, as is usual without root."""
+    """Return the kernel function in which a process waits; usually empty without root permissions."""
     stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:

@@ -21,7 +21,7 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # a dump is complete if it has not grown for this time; busy machines pause writing
+_SETTLED_SECONDS = 0.5  # seconds without growth after which a dump counts as complete, even on a busy machine
 
 
 def send(ring: Path, query: str) -> bool:
@@ -50,7 +50,9 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program (if `well`, an end without an error).
+    """Return whether the rank reported the end of its program.
+
+    If `well` is true, consider only an end without an error.
 
     The process of the rank can continue for a while after this report.
     """

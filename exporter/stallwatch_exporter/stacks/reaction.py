@@ -143,22 +143,23 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits as long for its ranks
-LOOK_PATIENCE_SECONDS = 5.0  #: seconds before a query about a process is abandoned; most take milliseconds
+GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits equally long for its ranks
+#: Seconds before a query about a process is abandoned. Most queries take milliseconds.
+LOOK_PATIENCE_SECONDS = 5.0
 _Answer = TypeVar("_Answer")
 
 
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill the remaining processes.
 
-    A query about a process that is stuck in the kernel may never return, so each query ends after `patience`
-    seconds. Without a result, only the command is killed, because its descendants are unknown.
+    A query about a process that is stuck in the kernel might never return, so each query ends after
+    `patience` seconds. Without a result, only the command is killed, because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Stop when the ID becomes free: once the parent has reaped the process, another process can get the
-        # ID.
+        # Stop when the ID becomes free, because another process can get the ID after the parent has reaped
+        # the process.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
@@ -167,7 +168,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
     # A stopped rank cannot handle SIGTERM, so send SIGKILL. Use one thread for each process, because a query
-    # may never return.
+    # might never return.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()

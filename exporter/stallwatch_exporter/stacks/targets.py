@@ -117,7 +117,7 @@ def _require_own(pid: int) -> None:
         process = psutil.Process(pid)
         if os.geteuid() not in (0, process.uids().effective):
             raise NoTargetError("stacks-not-own", pid=str(pid), user=process.username())
-    except (psutil.Error, OSError):  # the process has ended in the meantime
+    except (psutil.Error, OSError):  # the process has already ended
         raise NoTargetError("stacks-no-process", pid=str(pid)) from None
 
 

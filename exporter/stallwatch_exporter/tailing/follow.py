@@ -60,7 +60,7 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
-    With `once`, the diagnosis and the returned exit code are those of ``stallwatch diagnose``. Otherwise,
+    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise,
     the existing content of the files counts as history: the agent learns the thresholds from it, and prints
     a summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
     second tail with the same `name` continues where the first tail stopped.
@@ -69,7 +69,8 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # no variables: this shell may not belong to the run's job
+    # Ignore the variables of this shell, because the run might belong to another job.
+    identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -105,7 +106,7 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files, shifted=not once)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # in these modes, the files may belong to an old run
+            if once or until_idle is not None:  # in these modes, the files might belong to an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
             elif line := outlook(agent):
                 notice(line)
@@ -135,7 +136,7 @@ def tail_files(
 
 
 def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
-    """Return the diagnosis of the files as logs of a dead run; their timestamps are not shifted."""
+    """Return the diagnosis of the files as logs of an ended run; their timestamps are not shifted."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
 
     return diagnose_paths([*files.tailers], Options(catalogue))
@@ -171,8 +172,8 @@ class Follower:
     def step(self, changed: set[Path]) -> float:
         """Read the changed files; about once a second, read all files and call the agent's ``tick``.
 
-        Return the last time read from the clock. If the files contain much new content, the agent also ticks
-        while the files are read.
+        Return the last time read from the clock. If the files contain much new content, the method also
+        calls ``tick`` while it reads the files.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -227,11 +228,11 @@ def _name_of(globs: Sequence[str], started: float) -> str:
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this time cause one wake-up, which limits the cost of a busy file
+_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up, to limit the cost of busy files
 
 
 class Waker:
-    """Wait for changes of the files in some folders; without inotify, wait only for the timeout."""
+    """Wait for changes to the files in some folders; without inotify, wait only for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -256,7 +257,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # folder removed, or too many watches; the slow poll reads the files of this folder
+                continue  # the folder was removed, or no watch is left; the slow poll reads its files
             self._folders[folder] = watch
             self._names[watch] = folder
 

@@ -64,7 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            # Look for a new file before reading: once the new file has content, the old file is complete.
+            # Look for a new file before reading. Once the new file has content, the old file is complete.
             successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:

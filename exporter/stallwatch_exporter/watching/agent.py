@@ -53,7 +53,7 @@ _WRITTEN_SECONDS = 5.0  #: seconds after which agent.json is rewritten; a change
 
 
 class Agent:
-    """Watch one run; see the description of this module."""
+    """Watcher of one run, which evaluates the output that it receives, the ranks' reports, and the time."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Agent:
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # true if input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line until the silence after it is examined
+        self._line_at: float | None = None  # time of the last line; None once the pause after it is evaluated
         self._stall: StallState | None = None  # state of the current stall at the last check, if any
         self._responded = False  # true if the user's action for this stall was started
         self._looked_at = 0.0
@@ -182,7 +182,7 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, whose last sign of life is `last_sign`; return the diagnosis so far."""
+        """Conclude the history, with its last sign of life at `last_sign`; return the diagnosis so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -255,7 +255,7 @@ class Agent:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         running = {rank for rank, rings in up.items() if rings}
-        if not running <= self._ranks:  # otherwise, ranks have only ended
+        if not running <= self._ranks:  # a new rank has started
             self._ranks, self._first_rank = running, self._probing.first_rank()
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
@@ -275,7 +275,7 @@ class Agent:
         """Update the run's state; call this about once a second, with or without new lines.
 
         While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
-        evaluated as of that time, because any silence after that time is only a delay of the agent.
+        evaluated as of that time, because the agent has not read the later lines yet.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -446,7 +446,7 @@ class Agent:
         ended_well = self.ending.kind in ("finished", "unknown")
         shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # written first, because the disk may fill up
+        with self._guarded("the run's record"):  # written first, because the disk might fill up
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
@@ -472,7 +472,7 @@ class Agent:
     # ---- help
 
     def _join(self) -> None:
-        """Join the run that the ranks name, if the run was unknown before."""
+        """Join the run that the ranks identify, if the run was unknown before."""
         if self._joining is None or self._probing is None:
             return
         member, before = self._joining.look(self._probing.pids()), self.member

@@ -33,8 +33,8 @@ GATHER_SECONDS = 2.0
 #: Seconds to wait for the end of the run after a rank failed, because launchers take some seconds to end the
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # maximum wait in seconds, because restarted ranks can fail again and prolong it
-#: Seconds to wait by rule: a loss that is not finite is fatal only if no finite loss follows in this time.
+_ENDING_AT_MOST = 30.0  # maximum wait in seconds; each further failure of a restarted rank prolongs the wait
+#: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
 #: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
@@ -49,7 +49,7 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule. If `held` is true, ``_HELD_SECONDS`` determines how long it is kept."""
+        """Add a match of a rule. If `held` is true, the match is kept for the time in ``_HELD_SECONDS``."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
@@ -59,7 +59,7 @@ class Pending:
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the matches that are due (or all if `everything`), each with its rule."""
+        """Remove and return the due matches (all matches if `everything` is true), each with its rule."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -78,10 +78,10 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, to ignore a single slow step
+_DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, so that one slow step is ignored
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
-_COMPARED_SECONDS = 60.0  # maximum seconds of this wait
+_COMPARED_SECONDS = 60.0  # maximum seconds to wait for a slow rank
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
@@ -175,7 +175,7 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
-        """Open an incident for an unknown exception that was followed by silence.
+        """Open an incident for an unknown exception that was followed by a period without output.
 
         If the cause is inferred later, or another exception follows, the incident is only updated.
         """
@@ -320,7 +320,7 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        Either the finding has the same cause as the end, or it is fatal and no step came after it. A finding
+        Such a finding has the same cause as the end, or is fatal and was followed by no step. A finding
         about a checkpoint never explains the end.
         """
         found = [
@@ -375,7 +375,7 @@ class Alarms:
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
-        """Return whether the comparison of ranks may soon name one rank as the cause of slow steps."""
+        """Return whether the comparison of ranks might soon name one rank as the cause of slow steps."""
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (

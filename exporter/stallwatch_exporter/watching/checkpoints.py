@@ -2,9 +2,9 @@
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
-Therefore, a fault counts only if no process of the run has a file of the checkpoint open for writing, and if
-the file did not change between two checks or the run has ended. A fault is withdrawn if a later check no
-longer finds it.
+Therefore, a fault counts only under two conditions. First, no process of the run has a file of the
+checkpoint open for writing. Second, the file did not change between two checks, or the run has ended. A
+fault is withdrawn if a later check no longer finds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
 SURE_SECONDS = 30.0  #: seconds between the first check and the check that confirms a fault
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
-FINISH_SECONDS = 2.5  #: at the end of a run, seconds to wait for a running check and again for the last check
+FINISH_SECONDS = 2.5  #: seconds to wait at a run's end, first for a running check and then for the last check
 PATIENCE_SECONDS = 120.0  #: seconds before a check is abandoned; another thread then checks the due paths
 _MOST_HUNG = 4  # maximum number of checks that never return; each blocks a thread
 _MOST_WAITING = 1000
@@ -201,7 +201,7 @@ class CheckpointWatch:
         unsure = waiting.kinds - self._known.keys()
         waiting.due = now + (SETTLED_SECONDS if waiting.open else SURE_SECONDS if unsure else RECHECK_SECONDS)
         again = self._waiting.setdefault(waiting.path, waiting)
-        if again is not waiting:  # the rank has announced the path again in the meantime
+        if again is not waiting:  # the rank announced the path again during the check
             again.found, again.sizes = [*again.found, *waiting.found], waiting.sizes
         return matches
 

@@ -58,7 +58,7 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """Combine problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
+    """Combine problems into episodes. Call `take` for each change of a problem, and `flush` after each tick.
 
     `report` receives the incidents. `past` contains the changes that earlier agents of this run stored.
     Users have already been notified of changes up to `reported_until`. Open incidents are sent again in any
@@ -235,8 +235,8 @@ def folded_episode(
         default=None,
     )
     opened = min(trouble.opened_at for trouble in troubles)
-    # No time may precede the opening, but a line can be read late, and its time can be ahead of the agent's
-    # clock.
+    # Do not let any time precede the opening. A line can be read late, and its time can be ahead of the
+    # agent's clock.
     updated = max(opened, *(trouble.updated_at for trouble in troubles))
     over = max(opened, *(trouble.resolved_at or trouble.updated_at for trouble in troubles))
     history = list(episode.history)

@@ -283,8 +283,8 @@ class Reporting:
         self._reported: dict[str, Incident] = {}  # open incidents by ID, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # Shift of the wall clock at the first report of each incident, by ID. It stays the same for this
-        # incident, because destinations identify an incident by its opening time.
+        # Shift of the wall clock at the first report of each incident, by ID. An incident keeps its shift,
+        # because destinations identify an incident by its opening time.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
         self.episodes = Episodes(self._report, journal, folder.reported_until)

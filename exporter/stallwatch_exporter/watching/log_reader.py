@@ -27,11 +27,11 @@ REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, an
 _COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
-_MEMORY_STEADY = 0.1  # memory use is steady up to this relative change
+_MEMORY_LONGEST = 40.0  # maximum seconds between two readings if the memory use is steady and low
+_MEMORY_STEADY = 0.1  # maximum relative change of a memory use that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-SUSPENDED_SECONDS = 10.0  #: a one-second wait that takes this long shows that the process was suspended
+SUSPENDED_SECONDS = 10.0  #: if a wait of one second takes this long, the process was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
@@ -40,7 +40,7 @@ Judge = Callable[[Sequence[str]], Ending]  # determines the command's ending fro
 
 
 class AgentLoop:
-    """Run the agent in rounds: each round reads part of the queue, and about every second the agent ticks."""
+    """Run the agent in rounds. Each round reads part of the queue, and the agent ticks about every second."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: true after the command has ended, because silence is then not a stall
+        self.ended = False  #: true after the command has ended, because a lack of output is then not a stall
 
     def round(self) -> None:
-        """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
+        """Wait for the next tick, read at most one slice of the output printed until then, and then tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -164,7 +164,7 @@ class LogReader:
         """Read the remaining output of the ended command and conclude the run; return ``None`` on failure.
 
         After `patience` seconds, only the end of the remaining output is analyzed, and the rest is copied.
-        The conclusion may then take `report` seconds.
+        The conclusion can then take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -195,7 +195,7 @@ class LogReader:
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
-        except Exception as error:  # no error may affect the command
+        except Exception as error:  # an error must not affect the command
             self._notice(f"watching failed ({type(error).__name__}: {error}); the command continues")
             while not self._queue.ended:
                 self._queue.take(TICK_SECONDS)

@@ -1,10 +1,10 @@
-"""Detect ranks that end while others continue, and open incidents for them before a stall follows.
+"""Detect ranks that end while other ranks continue, and report them before a stall follows.
 
-A rank that ends without an error can be normal, because the last ranks of a run may save, merge, or upload.
+A rank that ends without an error can be normal, because the last ranks of a run can save, merge, or upload.
 Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks make
 further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole run
-ends. Nothing is reported twice: the evidence of a stall names the missing ranks, and an error that a rank
-printed has its own incident.
+ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error that a
+rank printed has its own incident.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class RankExits:
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
     without it, or if its process was never seen. Once any rank has completed a step, only ranks with steps
-    are considered, because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob),
-    and the launcher waits for the other hosts when its ranks are gone.
+    are considered. The reason is that the pod of a launcher can have a rank number of its own (Kubeflow's
+    PyTorchJob), and that the launcher waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
-        self.left: list[ExitedRank] = []  #: ranks that ended without an error before the others
+        self.left: list[ExitedRank] = []  #: ranks that ended without an error before the other ranks
         self.gone: list[LostRank] = []  #: ranks missing for longer than a run takes to end
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()  # ranks that ended without an error while others ran
+        self._ended: set[int] = set()  # ranks that ended without an error while other ranks ran
         self._ends: dict[int, list[float]] = {}  # times at which each rank ended in this program
-        self._others_then: dict[int, dict[int, int]] = {}  # steps of the others when a rank ended, by rank
+        self._others_then: dict[int, dict[int, int]] = {}  # steps of the other ranks when a rank ended
         self._beside: dict[int, frozenset[Path]] = {}  # other processes that ran when each rank was last seen
         self._down_since: dict[int, float] = {}
 
@@ -101,7 +101,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Discard the endings of ranks before `now`: they belong to a previous program of the run."""
+        """Discard the endings of ranks before `now`, because they belong to an earlier program."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -141,7 +141,10 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with code 0 without a report (``os._exit(0)``), if others failed."""
+        """Return the ranks that exited with code 0 but without a report, if any rank failed.
+
+        For example, a rank can call ``os._exit(0)``.
+        """
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
@@ -172,8 +175,8 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # longer than the 30 seconds of silence after which an unknown exception is reported
-_BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
+_ERROR_SECONDS = 45.0  # an unknown exception is reported after only 30 seconds without output
+_BEFORE_SECONDS = 10.0  # maximum seconds from a rank's printed cause to the end of its process
 
 
 class LostRankAlarms:

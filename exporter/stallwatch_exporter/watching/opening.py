@@ -107,7 +107,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """Return the run's identity for this ``stallwatch run`` command, if the run may span several hosts."""
+    """Return the run's identity for this ``stallwatch run`` command, if the run can span several hosts."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):
@@ -135,7 +135,7 @@ MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginn
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
-_APART = 60.0  # seconds; a missing time zone causes hours of difference, a slow writer only a few seconds
+_APART = 60.0  # seconds; a missing time zone causes a larger difference, but a slow writer does not
 _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its granularity, in seconds
 
 

@@ -78,12 +78,12 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for the first new invalidation in a record, and the number of further ones."""
+        """Return a match for a record's first new invalidation, and the number of further invalidations."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        new = int(total - before if total >= before else total)  # the total restarts with the rank
+        new = int(total - before if total >= before else total)  # the total is 0 after a restart
         if new <= 0:
             return None
         unnamed = Match(TRACE_CACHE, Line("trace cache invalidated", SOURCE, 0), {})
@@ -118,7 +118,10 @@ class ProbeExceptions:
     def unlogged_lines(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the tracebacks of the due exceptions (all if `everything`) that the log does not show."""
+        """Return the tracebacks of the due exceptions that the log does not show.
+
+        If `everything` is true, all exceptions are due.
+        """
         due = [waiting for waiting in self._waiting if everything or now - waiting[0] >= WAIT_SECONDS]
         if not due:
             return []

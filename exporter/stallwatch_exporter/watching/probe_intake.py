@@ -36,7 +36,7 @@ NO_PROBE = (
 )
 _LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
 _LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step
-WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its rank's ring before this step
+WAIT_SECONDS = 15.0  #: seconds to wait for a ring after the first logged step; probes create rings earlier
 
 
 class ProbeIntake:
@@ -64,14 +64,14 @@ class ProbeIntake:
         #: Callback that receives the rank, the step, and the times of the step.
         self.paced: Callable[[int, int, RankStep], None] = lambda *_: None
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by rank and series
-        #: By rank: the last record with a loss, and its count of skipped steps.
+        #: Number of the last record with a loss, and the count of skipped steps in this record, by rank.
         self._losses_until: dict[int, tuple[int, float]] = {}
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # start of the logged steps while no rank has a ring
-        self._probe_known = is_replay(command)  # a probe was found, or its absence is reported or expected
+        self._unprobed_since: float | None = None  # time of the first logged step while no rank has a ring
+        self._probe_known = is_replay(command)  # true if a probe was found, or is known to be missing
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
@@ -128,7 +128,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the ranks' own working times in a step, to find a rank that slows the others down."""
+        """Compare the ranks' own working times in a step, to find a rank that slows other ranks down."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -139,7 +139,8 @@ class ProbeIntake:
         times = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
         self.paced(record.rank, step, times)
         before = self.slow_ranks.slow
-        while self._gone:  # remove ended ranks only while others continue: a run that ends keeps its findings
+        # Remove ended ranks only while other ranks continue, so that an ended run keeps its findings.
+        while self._gone:
             self.slow_ranks.leave(str(self._gone.pop()))
         self.slow_ranks.see(str(record.rank), record.rank, step, times)  # ranks are compared like hosts
         slow = self.slow_ranks.slow

@@ -18,9 +18,9 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; only snapshots use forwards
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; snapshots also use "forwards"
 _LATE = 5.0  #: a step that is logged this many seconds after the ranks' last step counts something else
-_SILENT = 30.0  #: after this many seconds without reports, ranks may have lost their probes; use the log
+_SILENT = 30.0  #: after this many seconds without reports, ranks might have lost their probes; use the log
 
 
 class _Rank:
@@ -124,7 +124,7 @@ class HookedProgress(ProgressTracker):
     ) -> Sample:
         if not self._hooked:
             self._hooked = True
-            # The log may have counted something other than steps.
+            # The log might have counted something other than steps.
             self._furthest, self.first_step = NOWHERE, None
         if step < rank.step:
             rank.restarts += 1
@@ -181,7 +181,7 @@ _AT_HAND = 2  #: number of steps that a run can still finish after a request to 
 
 
 class Advance:
-    """Pass the progress of a run to the stall watch and the metrics: call `seen` after each batch."""
+    """Pass the progress of a run to the stall watch and the metrics. Call `seen` after reading input."""
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
@@ -226,8 +226,8 @@ class Advance:
     def stop_requested(self, now: float) -> None:
         """Handle a request to end, by Ctrl-C or a signal.
 
-        The command may then be silent while it saves. This silence is not a stall, unless the run stalled
-        before. If training continues, the run is watched as before.
+        While the command then saves, it might make no progress. Such a quiet period is not a stall, unless
+        the run had stalled before. If training continues, the run is watched as before.
         """
         state = self._watch.check(now, begin=False)
         if self._stop_requested is None and not state.stalled:

@@ -1,7 +1,7 @@
-"""Detect a stall: a run is quiet for much longer than in all earlier quiet periods of the same phase.
+"""Detect stalls. A run stalls if it is quiet for much longer than in all earlier quiet periods of the phase.
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
-quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion
+quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
 (`suspicion`), and stack snapshots decide how long the quiet period can last (`rule`). Otherwise, the
 thresholds alone decide, and allow more time for phases that logs omit.
 """
@@ -60,7 +60,7 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
         self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
-        self.sighted = False  #: true once stack snapshots gave a result
+        self.sighted = False  #: true once stack snapshots have produced a result
         self.spell = 0  #: number of the quiet period; each sign of life begins a new period
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
@@ -125,7 +125,7 @@ class StallWatch:
 
     @property
     def suspicion(self) -> float:
-        """Seconds of quiet after which the current phase is suspected to be stalled."""
+        """Seconds without a sign of life after which the current phase is suspected to be stalled."""
         if self.rhythm_known and self._phase == "train":
             return self.learnt.suspected
         waits, (floor, start, factor) = self.learnt.of(self._phase), self._limits
@@ -163,7 +163,7 @@ class StallWatch:
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """Seconds of quiet, by observed phase, after which a stall is usually reported."""
+        """Seconds without a sign of life, by observed phase, after which a stall is usually reported."""
         found = {phase: self._usually(phase, alone) for phase, alone in self.learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

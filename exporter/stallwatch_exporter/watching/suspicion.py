@@ -65,7 +65,7 @@ class Suspicion:
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether the run may soon be stalled in training, without considering the stacks."""
+        """Return whether the run might soon be stalled in training, without considering the stacks."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -103,7 +103,7 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks may show its end
+            self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks might show its end
         newest = HostSnapshot(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
         start = self._settings.stall_start_seconds

@@ -29,7 +29,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, AGED_STEPS, Key, StreamRea
 from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
-LEAST = 2  #: minimum number of events that a host has in common with other hosts
+LEAST = 2  #: minimum number of events that a host must have in common with other hosts
 STEADY = 1.0  #: maximum median deviation of a clock's offsets, in seconds, for which the clock is corrected
 SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maximums applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock

@@ -35,6 +35,9 @@ _STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
 )
+# Some programs replace a stream with a logger that has the stream's name (``StreamToLogger`` in FastChat and
+# LLaVA). The level of this logger is the same for all lines of the stream.
+_REDIRECTED = lazy(r"^.{0,60}\b(?:INFO|ERROR)\W{1,4}(?i:std(?:err|out))\b\W{1,4}")
 _ERROR = lazy(
     r"error|exception|fatal|critical|\bfail|abort|panic|\bkill|crash|corrupt|refused|denied|unreachable"
     r"|cannot|can't|could not|couldn't|unable to|not found|no such|time[d-]? ?out|invalid|broken|\bdead"
@@ -137,6 +140,7 @@ def looks_like_message(text: str) -> bool:
 
 def level_of(text: str) -> Level:
     """Return the level of a line from its logger prefix, or from its words if the prefix has no level."""
+    text = _REDIRECTED.sub("", text, count=1)
     if (level := _stated_level(text)) is not None:
         return level
     if mentions_error(text):
@@ -150,7 +154,7 @@ def mentions_error(text: str) -> bool:
 
 
 def _stated_level(text: str) -> Level | None:
-    found = _STATED.search(text[:120])
+    found = _STATED.search(_REDIRECTED.sub("", text, count=1)[:120])
     return _LEVELS[found.lastgroup] if found is not None else None
 
 

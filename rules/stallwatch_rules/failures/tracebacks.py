@@ -240,6 +240,8 @@ class TracebackReader:
         # setting of the next traceback, according to the line that introduces it
         self._setting: Setting = "main"
         self._lines = 0  # number of remaining lines in which the introduced traceback must begin
+        # setting of a traceback that the traceback of another process interrupted; its frames can follow
+        self._interrupted: Setting = "main"
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
 
@@ -287,7 +289,7 @@ class TracebackReader:
         if self._raised is not None and self._continues(text, rules):
             return None
         ended, self._raised = self._raised, None
-        self._outside(line, rules, mark)
+        self._outside(line, rules, mark, rest=ended is not None and self._interrupted == "ignored")
         if ended is not None and self._open is not None and REMOTE.match(ended.message):
             self._open.frames[:0] = ended.frames
             self._open.rules |= ended.rules
@@ -355,6 +357,7 @@ class TracebackReader:
             self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
         )
         quoted = inner and not self._chained
+        self._interrupted = self._open.introduced if self._open is not None else "main"
         if self._open is not None and QUOTES_INNER.search(prefix):
             inner, previous, quoted = True, self._open.chain, False
         corner = prefix.find("╭")
@@ -400,6 +403,7 @@ class TracebackReader:
                 return None
             begun.adjoining = False
             begun.foreign += 1
+            self._introduce(text)  # another process can print its traceback between the lines of this one
             if begun.foreign > (FOREIGN_LINES if begun.header else 2):
                 self._open = None
             begun.rules.update(self._failures & set(rules))
@@ -466,13 +470,18 @@ class TracebackReader:
         raised.rules.update(self._failures & set(rules))
         return True
 
-    def _outside(self, line: Line, rules: Collection[str], mark: LinePosition) -> None:
-        text = line.text
-        if self._lines:
-            self._lines -= 1
+    def _introduce(self, text: str) -> bool:
+        """Return whether a line introduces the next traceback, and remember the setting that it shows."""
+        self._lines = max(0, self._lines - 1)
         setting = raised_location(text)
         if setting is not None:
             self._setting, self._lines = setting, HANDLED if setting == "handled" else INTRODUCED
+        return setting is not None
+
+    def _outside(self, line: Line, rules: Collection[str], mark: LinePosition, *, rest: bool = False) -> None:
+        """Read a line outside tracebacks; with `rest`, it can be the rest of an ignored traceback."""
+        text = line.text
+        if self._introduce(text):
             return
         ignored = self._lines > 0 and self._setting == "ignored"
         frame = frame_in(text) if 'File "' in text else None
@@ -480,7 +489,7 @@ class TracebackReader:
             self._bare = None
             # If an excerpt begins with a frame, the frame's extra indentation is a margin of all lines.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
-            introduced_as: Setting = "ignored" if ignored else "main"
+            introduced_as: Setting = "ignored" if ignored or rest else "main"
             self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)
             self._open.frames.append(frame)
             self._open.bare_frame = True

@@ -40,7 +40,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Assess a run that hangs in its first collectives, because transfers between its GPUs fail.
+    """Assess a run that hangs in its first collectives because peer-to-peer transfers between GPUs fail.
 
     ``direct`` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
     ``first_work`` is the number of the collective that timed out.

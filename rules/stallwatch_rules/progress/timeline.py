@@ -131,8 +131,18 @@ class Timeline:
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
 
+    def since(self, advances: int, step: int | None) -> int:
+        """Return the number of steps since the counter had completed `advances` steps.
+
+        If the counter has reached `step`, only steps after it count.
+        """
+        steps = self.advances - advances
+        if step is None or self.last_step is None or self.last_step < step:
+            return steps
+        return min(steps, self.last_step - step)
+
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which the number of steps reached `advances`, or ``None`` without one."""
+        """Return the interval in which the step count reached `advances`; ``None`` if there is none."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
@@ -207,13 +217,15 @@ class StreamTimelines:
             if len(times) > MAX_TIMES:
                 del times[1:MAX_TIMES:2]
 
-    def trained_since(self, at: Mapping[str, int]) -> int:
+    def trained_since(self, at: Mapping[str, int], step: int | None = None) -> int:
         """Return the number of steps since the time at which the counters had the values in ``at``.
 
-        Counters that first appeared after that time are ignored.
+        Counters that first appeared after that time are ignored. ``step`` is the run's step at that time, if
+        known. A counter of evaluations lags behind the training until it reaches this step.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
-        return max((timeline.advances - then for timeline, then in known if then is not None), default=0)
+        since = (timeline.since(then, step) for timeline, then in known if then is not None)
+        return max(since, default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Process a sample. `line` is the line of the sample, if known.

@@ -27,6 +27,7 @@ from stallwatch_rules.records import (
 )
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse_iso, ranks_on, span_of
+from stallwatch_rules.text.display import size_text
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
 #: IDs of the notes that question the whole diagnosis, because the files seem to be from different runs
@@ -308,17 +309,8 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
-    parts = [f"{stats.files} {files}", f"{stats.lines:,} {lines}", _size(stats.bytes)]
+    parts = [f"{stats.files} {files}", f"{stats.lines:,} {lines}", size_text(min(stats.bytes, 1 << 64))]
     return listed([*parts, *([f"{stats.seconds:.1f} s"] if stats.seconds else [])], language)
-
-
-def _size(count: int) -> str:
-    size = float(min(count, 1 << 64))  # a stored record can contain any number
-    for unit, digits in (("B", 0), ("KiB", 1), ("MiB", 1)):
-        if size < 1024:
-            return f"{size:.{digits}f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:

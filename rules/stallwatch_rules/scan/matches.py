@@ -49,7 +49,10 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the period of `seconds` seconds that contains the match, or ``None``."""
+        """Return the start of the period of `seconds` seconds that contains the match.
+
+        Return ``None`` if the time of the match is unknown.
+        """
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 

@@ -35,11 +35,12 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
 
 
 def size_text(size: float) -> str:
-    """Return an amount of memory in GiB, or in a smaller unit below 0.1 GiB."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
-        if size >= 0.1 * unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size / 2**10:.1f} KiB"
+    """Format a number of bytes with binary units, for example 512 B or 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1023.95:  # larger values would be rounded to 1024.0
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
 
 
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:

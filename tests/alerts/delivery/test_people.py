@@ -168,7 +168,8 @@ def test_escalation_begins_with_the_command_to_acknowledge(desk: Any, stall: Sta
     letter = IncidentMessage(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
     first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), clock.now)
     sent = grouped_message(merged([group_of(boss.notice)]), "en").message.text
-    assert sent.startswith(f"To acknowledge: stallwatch alerts ack {ID}\n\n") and len(sent) <= 2000
+    assert sent.startswith(f"To acknowledge this incident: stallwatch alerts ack {ID}\n\n")
+    assert len(sent) <= 2000
     assert "ack" not in first.notice.message.text
 
 

@@ -97,9 +97,7 @@ def test_hanging_save_is_named(tmp_path: Path, diagnose: Diagnose, ranks: list[i
     assert named(found) == ("nccl-collective-timeout", ranks[0], f"n{ODD}")
     assert found.primary is not None
     shown = render(found.primary.title)
-    assert shown.startswith(
-        "Rank 75 was still saving" if len(ranks) == 1 else "Ranks 72–79 were still saving"
-    )
+    assert shown.startswith("Rank 75 had been saving" if len(ranks) == 1 else "Ranks 72–79 had been saving")
 
 
 def saying(text: str, after: float) -> made.End:

@@ -56,7 +56,7 @@ def test_stored_diagnosis_is_used_if_the_logs_show_no_cause(
     lines = 20 if left else 0
     assert found.notes[0].startswith(f"The log copies contain only {lines} of the 21 lines that")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
-    assert chinese.notes[0].startswith(f"当时读到 21 行输出，副本里只留下 {lines} 行")
+    assert chinese.notes[0].startswith(f"agent 读到 21 行输出，副本里只留下 {lines} 行")
 
 
 def test_stored_unknown_exception_is_used(tmp_path: Path, catalogue: Catalogue) -> None:

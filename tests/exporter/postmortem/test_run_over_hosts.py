@@ -306,7 +306,7 @@ def test_cause_on_a_host_without_a_record_comes_from_other_hosts(
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
     assert found.primary.file == ""
     words = [*map(render, found.notes)]
-    assert "This cause is the one that the agent of n2 reported to the other hosts." in words
+    assert "The agent on n2 reported this cause to the other hosts." in words
     assert not any("first host to fail" in line for line in words)  # a missing host may have failed first
     raised = {
         "ranks/rank0.log": steps(0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")

@@ -63,7 +63,7 @@ def test_command_receives_the_incident_as_text(tmp_path: Path) -> None:
     stall = msgspec.structs.replace(STALL, note=message("diagnosis.nothing-says-why"))
     run_line("cat", stall, {}, lambda _: None, folder=str(tmp_path), language="zh")
     (kept,) = tmp_path.glob("on-stall-*.txt")
-    assert msgspec.json.decode(kept.read_bytes())["note"] == "日志里找不到原因。"
+    assert msgspec.json.decode(kept.read_bytes())["note"] == "日志里找不到卡住的原因。"
 
 
 def test_end_of_long_output_is_kept(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
 GAVE_UP = 1100  #: second of the timeouts; the last of 20 steps is at second 200
-LOOK = "Rank 1 did not report this failure: look there first."
+LOOK = "Rank 1 did not report this failure: check rank 1 first."
 MESSAGE = "Invalidate trace cache @ step 1: expected module 15, but got module 313\n"
 INTERRUPTED = (
     'Traceback (most recent call last):\n  File "/w/train.py", line 5, in main\n    f()\nKeyboardInterrupt\n'

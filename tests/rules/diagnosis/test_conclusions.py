@@ -196,7 +196,7 @@ def test_last_lines_of_the_missing_rank_are_the_evidence(
     assert found is not None and found.rule == "nccl-collective-timeout"
     assert (found.rank, found.step, found.line) == (3, 19, 20) and found.file.endswith("rank3.log")
     assert "reward | calling" in found.evidence[0] and "Rank 0]" in found.evidence[1]
-    assert "Its last step is 19, and that of the other ranks is 20" in found.fixes[0]
+    assert "Its last step is 19, but the other ranks reached step 20" in found.fixes[0]
     files["rank3.log"] = steps(20) + "reward | calling http://10.0.3.4:8080/exec (batch 88)\n"
     found = diagnose(engine, files).primary
     assert found is not None and found.fixes[0].startswith("Rank 3 did not report the timeout")

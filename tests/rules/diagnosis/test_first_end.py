@@ -89,6 +89,24 @@ def test_earlier_failure_remains_the_cause(catalogue: Catalogue, rule: str) -> N
     assert found.primary is not None and found.primary.rule == "nccl-collective-timeout"
 
 
+@pytest.mark.parametrize("rule", ["process-segfault", "process-sigbus"])
+@pytest.mark.parametrize("times", [True, False])
+def test_crash_after_an_exception_of_another_rank_is_a_consequence(
+    catalogue: Catalogue, rule: str, times: bool
+) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 9, in <module>',
+        "KeyError: 'y'",
+    ]
+    error = [(50.0, f"[rank0]: {line}") for line in lines]
+    found = read(catalogue, [*STEPS, *error, *summary(rule)], times=times)
+    assert found.primary is None and found.verdict == "unknown-failure"
+    assert [each.exception for each in found.unknown] == ["KeyError"]
+    found = read(catalogue, [*STEPS, *summary(rule), *[(57.0, text) for _, text in error]], times=times)
+    assert found.primary is not None and found.primary.rule == rule
+
+
 def test_abort_with_its_own_reason_is_not_the_cause(catalogue: Catalogue) -> None:
     reason = (
         "[rank3]: terminate called after throwing an instance of 'std::runtime_error'\n"

@@ -90,7 +90,7 @@ def test_raising_code_determines_the_rule(
     assert "No rule matches the exception's message" in (note := render(finding.note))
     assert (frames[0][0] if frames else "ZeRORuntimeException") in note
     assert diagnosis.unknown[0].exception == exception.partition(":")[0], "the exception itself stays"
-    assert not any("may be the cause" in render(note) for note in diagnosis.notes)
+    assert not any("might be the cause" in render(note) for note in diagnosis.notes)
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,13 @@ def test_counters_after_the_training_need_no_losses(diagnose: Diagnose, line: st
     assert diagnose(log + "".join(f"{line.format(n)}\n" for n in range(1, 400))).verdict == "unfinished"
     without = "".join(f"Epoch {epoch} acc: {epoch / 200:.4f}\n" for epoch in range(61, 200))
     assert primary(diagnose(log + without)) == "loss-frozen"
+
+
+def test_evaluations_with_their_own_step_lines_do_not_hide_losses(diagnose: Diagnose) -> None:
+    log = ""
+    for step in range(8, 1025, 8):
+        log += f"Step {step} loss: {9 - step / 500:.4f}\n"
+        log += f"Step {step} eval_acc: {step / 2000:.3f}\n" if step % 256 == 0 else ""
+    assert diagnose(log).verdict == "unfinished"
+    without = "".join(f"Step {step} eval_acc: {step / 2000:.3f}\n" for step in range(1280, 4000, 256))
+    assert primary(diagnose(log + without)) == "loss-frozen"

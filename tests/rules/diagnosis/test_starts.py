@@ -259,11 +259,11 @@ def test_texts_of_a_head_exclude_numbers_and_metrics() -> None:
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
-    given = "This report covers start 2 of 2, the newest."
+    given = "This report covers start 2 of 2, which is the newest start."
     assert given in to_markdown(found)
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
     assert given in to_html(found)
-    assert "日志里有 2 次启动，本报告针对最新的第 2 次。" in to_markdown(found, "zh")
+    assert "日志里有 2 次启动，本报告针对最新的一次（第 2 次）。" in to_markdown(found, "zh")
 
 
 def test_start_shows_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import OOM, steps
 
-from stallwatch_rules.end_lines import chosen_end, end_line, stated_end
+from stallwatch_rules.end_lines import chosen_end, end_line, own_text, stated_end
 from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -150,6 +150,19 @@ def test_ending_behind_an_unknown_prefix_counts(catalogue: Catalogue, matcher: M
     plain = diagnosed(catalogue, matcher, "".join(lines))
     assert [finding.rule for finding in found.findings] == [finding.rule for finding in plain.findings]
     assert found.primary is not None and found.primary.why == plain.primary.why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/var/spool/slurmd/job7/slurm_script: line 5: stallwatch: command not found",
+        "env: stallwatch: No such file or directory",
+        "sh: 1: stallwatch: not found",
+        "slurmstepd: error: execve(): stallwatch: No such file or directory",
+    ],
+)
+def test_message_of_a_shell_about_stallwatch_is_not_a_line_of_stallwatch(line: str) -> None:
+    assert own_text(line) is None
 
 
 def test_unknown_ending_is_not_stated() -> None:

@@ -59,7 +59,7 @@ def test_earlier_exception_of_a_rank_is_named(known: Catalogue, end: str) -> Non
 
 def test_earlier_exception_is_named_in_chinese(known: Catalogue) -> None:
     note = ended(known, split(CRASH), language="zh").findings[0].note
-    assert note.startswith("命令收到外部信号后退出。") and "ValueError: no reward for batch 24" in note
+    assert note.startswith("训练收到外部信号后退出。") and "ValueError: no reward for batch 24" in note
 
 
 def test_signal_without_an_exception_has_no_further_cause(known: Catalogue) -> None:

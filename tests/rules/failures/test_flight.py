@@ -60,7 +60,7 @@ def test_gather_of_different_sizes_is_recognized() -> None:
 
 
 def test_early_collective_suggests_a_network_problem() -> None:
-    assert "peer-to-peer or the network" in render(flight_note(read(timed_out(0, 1)).ranks))
+    assert "peer-to-peer communication or the network" in render(flight_note(read(timed_out(0, 1)).ranks))
     assert "same collective" in render(flight_note(read(timed_out(0), timed_out(1)).ranks))
     assert render(flight_note(read(timed_out(0)).ranks)) == ""
 

@@ -78,6 +78,10 @@ def test_merged_tables_equal_one_table(texts: list[str], cut: int) -> None:
         ("FutureWarning: x is deprecated", "warning"),
         ("shards are written", "info"),
         ("读取文件失败", "error"),
+        ("2026-03-01 17:01:52 | ERROR | stderr | INFO:     Application startup complete.", "info"),
+        ("2026-03-01 17:01:52 | ERROR | stderr | the queue is empty", "info"),
+        ("2026-03-01 17:01:52 | INFO | stdout | ERROR: the queue is gone", "error"),
+        ("2026-03-01 17:01:52 | ERROR | server | the queue is empty", "error"),
     ],
 )
 def test_level_of_a_line_is_recognized(text: str, level: str) -> None:

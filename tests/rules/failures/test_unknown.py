@@ -217,6 +217,23 @@ KeyboardInterrupt
     assert [item.kind for item in read(text)] == ["ignored", "interrupt"]
 
 
+@pytest.mark.parametrize("end", [3, 4])
+def test_ignored_exceptions_of_two_processes_can_interleave(end: int) -> None:
+    lines = """\
+Exception ignored in atexit callback: <function store at 0x7f12>
+Traceback (most recent call last):
+  File "store.py", line 8, in store
+    table.flush()
+  File "table.py", line 5, in flush
+    os.replace(new, old)
+FileNotFoundError: [Errno 2] No such file or directory: 'a'
+""".splitlines(keepends=True)
+    text = "".join([*lines[:end], *lines[:4], *lines[4:], *lines[end:]])
+    assert {item.kind for item in read(text)} == {"ignored"}
+    failure = "".join(lines[1:]).replace("table", "train")
+    assert [item.kind for item in read(text + "step 3\n" + failure)][-1] == "failure"
+
+
 def test_exception_of_a_destructor_is_not_fatal() -> None:
     text = """\
 Traceback (most recent call last):

@@ -52,7 +52,7 @@ def test_message_after_the_last_step_is_undecided() -> None:
 def test_cost_is_the_difference_of_the_medians() -> None:
     costly = trace((9.0, 0), *[(0.4, 0), (0.6, 1)] * 10)
     assert cost_per_step(costly) == (0.6, 0.4, 10, 10)
-    assert "a difference of about 0.2 s (" in render(judge_trace_cache(costly, GOES_ON).note)
+    assert "the difference is about 0.2 s (" in render(judge_trace_cache(costly, GOES_ON).note)
     free = judge_trace_cache(trace(*[(0.4, 0), (0.4, 1)] * 10), GOES_ON)
     assert "no measurable time" in render(free.note)
     assert cost_per_step(trace((0.4, 0), (0.6, 1), (0.4, 0))) is None

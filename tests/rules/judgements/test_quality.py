@@ -183,7 +183,7 @@ def test_healthy_kl_is_not_reported(seed: int) -> None:
 
 def test_constant_zero_learning_rate_is_reported() -> None:
     loss = [2.0, 2.1] * 15
-    assert "all 30 values" in judged({"learning_rate": [0.0] * 30, "loss": loss})[RATE_FROZEN]
+    assert "All 30 learning rates" in judged({"learning_rate": [0.0] * 30, "loss": loss})[RATE_FROZEN]
     ended = cosine(60) + [0.0] * 25
     assert "not near its end" in judged({"learning_rate": ended, "loss": loss})[RATE_FROZEN]
 

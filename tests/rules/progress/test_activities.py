@@ -110,9 +110,7 @@ def test_activities_of_interleaved_ranks_with_times(catalogue: Catalogue, matche
     rows += [f"[rank{rank}]: 2026-05-02 09:31:00,000 {TIMED_OUT.format(rank=rank)}" for rank in (2, 1, 3)]
     log = "".join(f"[rank{rank}]: {line}\n" for rank in range(4) for line in steps(1, 20).splitlines())
     one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
-    english = (
-        "Rank 0 was still saving a checkpoint, for 31 min, when the ALLREDUCE of the other ranks timed out"
-    )
+    english = "Rank 0 had been saving a checkpoint for 31 min when the ALLREDUCE of the other ranks timed out"
     assert render(one.title) == english
     assert "rank 0 还在保存 checkpoint，已持续 31 分钟" in render(one.title, "zh")
     assert (one.rank, one.step) == (0, 20)
@@ -127,7 +125,7 @@ def test_activity_without_times_of_a_single_waiting_rank(
     log = [prefix + SPLIT.format(done=done, clock=clock) for done, clock in ((0, "00:00"), (9000, "31:02"))]
     log.insert(1, "[rank1]: " + TIMED_OUT.format(rank=1))
     one = cause(diagnose(catalogue, matcher, {"run.log": "\n".join([*log, ""])}))
-    assert render(one.title).startswith("Rank 0 was still generating the train split, for 31 min 2 s, when")
+    assert render(one.title).startswith("Rank 0 had been generating the train split for 31 min 2 s when")
 
 
 def test_duration_of_a_timeout_is_used_without_times(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -20,7 +20,7 @@ WAITS = StackGroup([0], "collective", what="all_reduce", place="ddp.py:7 in step
 STUCK = StackGroup([1], "code", place="ddp.py:5 in reward_fn")
 SILENT = StackGroup([1], "unknown")
 SEARCHES = ("Find the rank", "monitored_barrier", "找出没有打印")
-RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到原因")
+RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到卡住的原因")
 
 
 @pytest.fixture(scope="module")

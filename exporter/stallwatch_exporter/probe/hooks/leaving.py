@@ -1,6 +1,6 @@
 """Report how a rank ends: with or without an exception.
 
-A program, such as rich, loguru, or a training script that cleans up, can replace the probe's
+A library, such as rich or loguru, or a training script that cleans up can replace the probe's
 ``sys.excepthook``. However, Python stores an exception that ended the program in ``sys.last_value`` before it
 calls any hook (``_PyErr_PrintEx`` in CPython's ``pythonrun.c``). Therefore, the exit handler finds exceptions
 there that the hook missed. Python does not store a ``SystemExit`` (``handle_system_exit`` in the same file),

@@ -62,7 +62,10 @@ class PhaseTracker:
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return a callback that begins `phase` when `name` is called; unless `always`, only after a step."""
+        """Return a callback that begins `phase` when `name` is called.
+
+        Before the first step, the callback only begins ``train`` or, if `always` is true, another phase.
+        """
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:

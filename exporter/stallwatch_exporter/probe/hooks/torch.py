@@ -65,7 +65,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # next training run (fold, trial), which may differ in size
+                    probe.event("training")  # a new training run, such as a trial, which can differ in size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -87,8 +87,8 @@ def accelerator_memory() -> dict[str, float]:
     """Return the allocator's statistics without a device query; empty while no accelerator is in use.
 
     The function reads the statistics in nested form, because ``memory_stats`` would flatten and sort more
-    than a hundred numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the
-    same).
+    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``; torch_npu
+    does the same).
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):

@@ -18,9 +18,9 @@ hook reads local variables through ``f_locals``, which leaves a copy on the fram
 ``initialize``, the local variables are the arguments, which the caller also keeps alive. The hook reads outer
 frames only if the call is about to fail.
 
-**Invalidations of the trace that records the order of modules.** The hook reports them with reasons and
-modules. By default, newer versions of DeepSpeed do not report invalidations. If the cause is outside the
-forward pass, they never report an invalidation.
+**Invalidations of the trace that records the order of modules.** The hook reports each invalidation with
+its reason and modules. By default, newer versions of DeepSpeed do not report invalidations. If the cause is
+outside the forward pass, these versions never report the invalidation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of an engine's first backward passes to examine; later, only the 4th, 8th, 16th, …
+_ALWAYS = 3  # examine this many of an engine's first backward passes, and then the 4th, 8th, 16th, …
 _REDUCTIONS = ("Sum", "Mean")
 #: Prefixes of the names of the arithmetic nodes that combine the terms of a loss in its graph.
 _ARITHMETIC = (
@@ -142,7 +142,7 @@ def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
     """Return the modules of a model that are in evaluation mode, with their paths.
 
     Unless `strict` is True, return only modules that have trainable parameters themselves and no running
-    statistics: frozen parts and batch normalization are kept in evaluation mode on purpose.
+    statistics, because programs keep frozen parts and batch normalization in evaluation mode on purpose.
     """
     found = {}
     for name, module in model.named_modules():
@@ -186,7 +186,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """Search the graph below `root` for a ZeRO-3 parameter that was empty when summed; return the first."""
+    """Return the first ZeRO-3 parameter in the graph of `root` that was empty when summed, or ``None``."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import Unknown
 from stallwatch_rules.diagnosis.exits import (
-    BY_SEGFAULT,
     ENDED_WITH,
     MOST_STATUS,
     SIGTERM,
@@ -31,6 +30,8 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
+#: Tags of signals that can end a process during its teardown after a failure.
+CRASHES: tuple[Tag, ...] = ("sigsegv", "sigbus")
 #: Tags of signals whose reports do not contain a reason. Other lines of the log might contain the reason.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in another log
@@ -65,10 +66,10 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         others = {*run.catalogue.tagged("follows-failure"), *run.catalogue.tagged(SIGTERM)}
         raised = now.exceptions.fatal
-        if late.tagged("sigsegv"):
-            crashed = {rank for _, rank in late.hits if rank is not None} | ended_with(
-                BY_SEGFAULT, run.streams
-            )
+        signal = next((tag for tag in CRASHES if late.tagged(tag)), None)
+        if signal is not None:
+            crashed = {rank for _, rank in late.hits if rank is not None}
+            crashed |= ended_with(ENDED_WITH[signal], run.streams)
             others |= failures_of_lost_peers(now.found, crashed)
             raised = [
                 exception
@@ -115,7 +116,11 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     if exception.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and exception.time < place.time for place in places)
     same_stream = [place for place in places if place.stream == exception.stream]
-    return bool(same_stream) and all(exception.index < place.position for place in same_stream)
+    if same_stream:
+        return all(exception.index < place.position for place in same_stream)
+    # A launcher reports the crash of one rank below the exceptions of other ranks.
+    raised, firsts = exception.seen.raised.line, [hits.first.line for hits in late.hits.values()]
+    return all(raised.source == line.source and raised.number < line.number for line in firsts)
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
