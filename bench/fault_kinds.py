@@ -388,7 +388,7 @@ class Relay:
             while time.monotonic() < end and not self._port:
                 time.sleep(0.05)
                 output = (self._trial.folder / "relay").read_text()
-                found = re.search(r"may post to http://[^ ]*:(\d+)/", output)
+                found = re.search(r"can post to http://[^ ]*:(\d+)/", output)
                 self._port = int(found[1]) if found else 0
 
     def kill(self) -> None:

@@ -45,9 +45,9 @@ _FLOOR = 30.0  #: the default minimum stall threshold in seconds
 _DASHBOARD_PATIENCE = 30.0
 
 _STORY = {
-    "training": "Steps advance and the loss falls: healthy. Soon DeepSpeed prints “Invalidate trace cache”, "
-    "ever more often; while steps go on, that is only a cost.",
-    "stalled": "There it is: the steps stopped, and Stallwatch says so above, on the page and in the chat "
+    "training": "Steps advance and the loss falls, so the run is healthy. Soon, DeepSpeed prints “Invalidate "
+    "trace cache” more and more often. As long as steps advance, this only costs time.",
+    "stalled": "The steps have stopped. Stallwatch reports the stall above, on the page, and in the chat "
     "(“chat │”). The run itself prints nothing until its own timeout.",
     "failed": "The run is over; its ending and the diagnosis are above.",
     "finished": "The run is over; its ending and the diagnosis are above.",
@@ -85,24 +85,24 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
             page = _start_dashboard(children, env, home, port, show)
             what = "A training run" if live else f"A recorded real run, {speed:g} times as fast"
             show.say(
-                f"{what}: two ranks, DeepSpeed ZeRO-3. It trains well, then rebuilds its trace cache ever "
-                "more often, then one rank hangs.",
-                f"For the demo a stall is called after {floor:g} s at the least, not after {_FLOOR:g} s: "
-                f"STALLWATCH_STALL_FLOOR_SECONDS={floor:g}",
+                f"{what}: two ranks, DeepSpeed ZeRO-3. The run trains well, then rebuilds its trace cache "
+                "more and more often, and finally one rank hangs.",
+                f"For the demo, the minimum time before a stall is reported is {floor:g} s instead of "
+                f"{_FLOOR:g} s: STALLWATCH_STALL_FLOOR_SECONDS={floor:g}",
                 f"$ stallwatch run --name {RUN} -- {_short(command)}",
             )
             run = children.start([*_stallwatch(), "run", "--name", RUN, "--", *command], env)
             code = _watch(run, home / "runs" / RUN, show)
             if page and not exit_when_done:
                 show.say(
-                    f"The page stays up at {page} until you press Ctrl-C. Until then, the folder {home} with "
-                    "the copies of the output exists."
+                    f"The page {page} and the folder {home} with the copies of the output remain "
+                    "available until you press Ctrl-C."
                 )
                 threading.Event().wait()
-            show.say(f"The folder {home} of this demo is deleted now.")
+            show.say(f"Deleting the folder {home} of this demo.")
             return 0 if expected is None or code == expected else 1
     except KeyboardInterrupt:
-        show.say(f"Ending everything that was started, and deleting the folder {home} of this demo.")
+        show.say(f"Stopping all processes of this demo, and deleting its folder {home}.")
         return 0
     finally:
         shutil.rmtree(home, ignore_errors=True)
@@ -136,12 +136,12 @@ class _Screen:
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
     """Return the command line that replays a recording, and the expected exit code."""
     if not speed > 0:
-        raise CannotStart(f"--speed must be above 0, not {speed:g}")
+        raise CannotStart(f"--speed must be greater than 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
     folder = next((folder for folder in folders if (folder / "ranks").is_dir()), None)
     if folder is None:
         raise CannotStart(
-            f"no recording in {folders[0]} (no folder “ranks”). Make one: stallwatch run -- COMMAND"
+            f"no recording in {folders[0]} (no folder “ranks”); record a run with stallwatch run -- COMMAND"
         )
     info = read_info(folder)
     expected = info.ending.exit_code if info and info.ending else None
@@ -151,12 +151,12 @@ def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], in
 def _live_command() -> tuple[list[str], int | None]:
     if not _PROGRAM.exists():
         raise CannotStart(
-            "--live trains with tests/repro/zero3_stall.py: run it from a checkout (make demo-live)"
+            "--live requires tests/repro/zero3_stall.py; use it in a checkout of Stallwatch (make demo-live)"
         )
     missing = [name for name in ("torch", "deepspeed") if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStart(
-            f"--live needs {' and '.join(missing)} in this environment: make demo-live installs them"
+            f"--live requires {' and '.join(missing)}; run make demo-live, which installs the dependencies"
         )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--tee", "3"]
     return [*torchrun, str(_PROGRAM), *_LIVE_OPTIONS], 1
@@ -209,11 +209,11 @@ def _start_dashboard(
     while not _answers(port):
         if child.poll() is not None or time.monotonic() > deadline:
             last = log.read_text(errors="replace").strip().splitlines()[-3:]
-            show.say("The dashboard did not start; the demo goes on without it.", *last)
+            show.say("The dashboard did not start; the demo continues without it.", *last)
             return None
         time.sleep(0.1)
     url = f"http://127.0.0.1:{port}/run?run={RUN}"
-    show.say(f"Open this page and watch it: {url}")
+    show.say(f"To watch the run, open this page: {url}")
     if _has_display():
         webbrowser.open(url)
     return url

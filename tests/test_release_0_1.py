@@ -254,14 +254,16 @@ def test_each_rule_has_its_release(catalogue: Catalogue) -> None:
 def test_removed_command_names_its_replacement(upgraded: Call) -> None:
     result = upgraded("rules", "verify", "--package", "deepspeed")
     assert result.exit_code == 2
-    assert "stallwatch rules verify is python tools/verify_rules.py since 0.2" in result.stderr
+    assert "stallwatch rules verify was replaced by python tools/verify_rules.py in 0.2" in result.stderr
     assert "tools" not in upgraded("rules", "verified").stderr
 
 
 def test_old_python_name_works_with_a_warning() -> None:
     from stallwatch_lint.versions import conflicts_among
 
-    with pytest.warns(FutureWarning, match=r"unfit is stallwatch_lint\.versions\.conflicts_among since 0\.2"):
+    with pytest.warns(
+        FutureWarning, match=r"unfit was replaced by stallwatch_lint\.versions\.conflicts_among in 0\.2"
+    ):
         from stallwatch_rules.checks.versions import unfit
     assert unfit is conflicts_among
     with pytest.raises(ImportError):

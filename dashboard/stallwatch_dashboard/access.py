@@ -49,7 +49,7 @@ class Login:
         if not _is_address(self.metadata_url):
             return f"login.metadata_url is not an http(s) address: {self.metadata_url}"
         if not self.viewers and not self.operators:
-            return 'login has no viewers and no operators; add some, such as ["@example.org"]'
+            return '[login] viewers and operators are empty; add at least one entry, such as "@example.org"'
         if not _is_address(address):
             return f"dashboard.url is not an http(s) address: {address}"
         for entry in (*self.viewers, *self.operators):

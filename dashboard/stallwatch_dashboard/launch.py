@@ -67,11 +67,11 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
 
 def _problem(settings: DashboardSettings) -> str | None:
     if find_spec("streamlit") is None:
-        return "the dashboard needs Python 3.11 and pip install 'stallwatch[dashboard]'"
+        return "the dashboard requires Python 3.11 or later; run pip install 'stallwatch[dashboard]'"
     if problem := settings.login.problem(settings.address):
         return problem
     if settings.login.on and (find_spec("authlib") is None or find_spec("httpx") is None):
-        return "login needs pip install 'stallwatch[dashboard]' (authlib and httpx)"
+        return "login requires authlib and httpx; run pip install 'stallwatch[dashboard]'"
     if not settings.insecure and not settings.login.on and not is_own_address(settings.host):
         return (
             f"{settings.host} can be reached by other hosts, and the dashboard has no login;"

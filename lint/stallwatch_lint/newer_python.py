@@ -41,8 +41,8 @@ class NewerPython(Exception):
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         this_version = ".".join(map(str, sys.version_info[:2]))
         super().__init__(
-            f"{file}:{line}: {form} is read by Python {since} and later, and this is Python {this_version}:"
-            f" install Stallwatch there to have this script checked"
+            f"{file}:{line}: {form} requires Python {since} or later, but Stallwatch runs on Python"
+            f" {this_version}; to check this script, install Stallwatch for Python {since} or later"
         )
 
 

@@ -112,7 +112,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     try:
         values = require_bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
-            raise ValueError("no keys at the top")
+            raise ValueError("no top-level keys")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error)

@@ -39,7 +39,9 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         _check_directory(opened)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
+        raise InputError(
+            f"the zip archive is corrupt ({error})", "create or copy the archive again"
+        ) from error
     # All members share the meter, because overlapping members repeat the same bytes.
     meter = Meter(limits, taken=size)
     infos = [info for info in archive.infolist() if not info.is_dir()]
@@ -51,10 +53,12 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
                     yield from _counted(_any(cast(BinaryIO, stream), meter), meter)
             except RuntimeError as error:
                 raise InputError(
-                    f"cannot be read ({error})", "unpack the archive with its password"
+                    f"the file cannot be read ({error})", "unpack the archive with its password"
                 ) from error
             except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-                raise InputError(f"is broken ({error})", "pack or copy the archive again") from error
+                raise InputError(
+                    f"the file is corrupt ({error})", "create or copy the archive again"
+                ) from error
 
         return read
 
@@ -68,8 +72,8 @@ def _check_directory(archive: BinaryIO) -> None:
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
     if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY:  # type: ignore[attr-defined]
         raise InputError(
-            f"the list of its files takes more than {_DIRECTORY // 1024**2} MiB; nothing was read",
-            "unpack it and give the logs' folder",
+            f"the archive's list of files is larger than {_DIRECTORY // 1024**2} MiB; no file was read",
+            "unpack the archive and give the path of the folder",
         )
 
 
@@ -94,7 +98,10 @@ def resumed(head: bytes, stream: Any) -> BinaryIO:
 
 def nested(kind: str) -> InputError:
     """Return the error for an archive inside another archive. Such archives are not read."""
-    return InputError(f"is a {kind} archive within an archive, and not read", "unpack it and give the folder")
+    return InputError(
+        f"the file is a {kind} archive inside an archive and was not read",
+        "unpack it and give the path of the folder",
+    )
 
 
 class TarFile:
@@ -141,7 +148,9 @@ class TarFile:
             if error.message != self._reported or isinstance(error, TimeIsUp):
                 raise
         except tarfile.TarError as error:  # the archive ends inside a member
-            raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
+            raise InputError(
+                f"the file is truncated ({error})", "create or copy the archive again"
+            ) from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
         """Yield the files in the archive, each with its index, name, size, and content.
@@ -170,14 +179,14 @@ class TarFile:
                         index += 1
                         if index > _HEADERS * limits.members:
                             raise InputError(
-                                f"holds more than {index - 1:,} files, folders and links; the others were "
-                                "not read",
-                                "unpack it and give the logs' folder",
+                                f"the archive contains more than {index - 1:,} files, folders, and links; the"
+                                " rest was not read",
+                                "unpack the archive and give the path of the folder",
                             )
             except (tarfile.TarError, EOFError, OSError, RecursionError) as error:
                 raise InputError(
-                    f"the tar archive is broken ({error}); what comes before the break was read",
-                    "pack or copy it again",
+                    f"the tar archive is corrupt ({error}); only the part before the error was read",
+                    "create or copy the archive again",
                 ) from error
 
 
@@ -214,7 +223,7 @@ def _bounded_headers() -> type:
 
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
             if len(archive.pax_headers) > _KEYWORDS:  # every global header can add keywords
-                raise tarfile.ReadError("its global headers hold too many keywords")
+                raise tarfile.ReadError("the global headers contain too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
 
     return Bounded

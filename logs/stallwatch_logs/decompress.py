@@ -211,7 +211,7 @@ def _members(
             if not data:
                 if engine is not None:
                     raise InputError(
-                        f"the {kind} stream is cut off", "copy the file again if its end is missing"
+                        f"the {kind} data is truncated", "if the end of the file is missing, copy it again"
                     )
                 return
         if engine is None:
@@ -231,7 +231,7 @@ def _members(
             if isinstance(error, _Broken) and error.before:
                 yield meter.give(error.before)
             raise BrokenStream(
-                f"the {kind} stream is broken ({error}); what comes before the break was read",
+                f"the {kind} data is corrupt ({error}); only the part before the error was read",
                 "copy or compress the file again",
             ) from error
         if engine.eof:

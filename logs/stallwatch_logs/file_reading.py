@@ -94,8 +94,8 @@ def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes
     except Stopped:
         raise
     except Exception as error:
-        message = f"reading it failed ({type(error).__name__}: {error})"
-        problem = InputProblem(file.name, None, message, "the rest was read; please report it")
+        message = f"the file could not be read because of an internal error ({type(error).__name__}: {error})"
+        problem = InputProblem(file.name, None, message, "the other files were read; report this bug")
         return FileRead(None, problems=[problem])
     return replace(read, reading=reading.parted())
 

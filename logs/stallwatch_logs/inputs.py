@@ -83,7 +83,7 @@ class TimeIsUp(InputError):
     """Error for an input that was not read completely before the deadline."""
 
     def __init__(self) -> None:
-        super().__init__("was not read to its end in the time given", "give it more with --timeout")
+        super().__init__("the time limit passed before the file was completely read", "increase --timeout")
 
 
 class Meter:
@@ -105,14 +105,14 @@ class Meter:
         limits.check_time()
         if self.given > limits.expanded and self.given > self.taken:
             raise InputError(
-                f"expands to more than {limits.expanded / 1024**2:,.0f} MiB; the rest was not read",
-                f"unpack it and give the log files themselves, or raise [{limits.section}] max_expanded_mb",
+                f"the file expands to more than {limits.expanded / 1024**2:,.0f} MiB; the rest was not read",
+                f"unpack it and give the paths of the log files, or raise [{limits.section}] max_expanded_mb",
             )
         if self.given > limits.ratio_from and self.given > limits.ratio * max(self.taken, 1):
             raise InputError(
-                f"expands to more than {limits.ratio} times its size, as a zip bomb does; "
+                f"the file expands to more than {limits.ratio} times its size, like a zip bomb; "
                 "the rest was not read",
-                f"if it is a log, unpack it and give the file itself, or raise [{limits.section}] max_ratio",
+                f"if it is a log, unpack it and give its new path, or raise [{limits.section}] max_ratio",
             )
         return data
 

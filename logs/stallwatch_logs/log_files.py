@@ -171,7 +171,7 @@ class _Expansion:
             self._once(STDIN, sys.stdin.buffer)
             return
         if not path:
-            self._report("''", "the path is empty", "name a file or a folder")
+            self._report("''", "the path is empty", "give the path of a file or folder")
             return
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
@@ -194,7 +194,7 @@ class _Expansion:
         elif not named:
             self.problems.append(_special(path, mode))
         else:
-            self._report(path, "is neither a file nor a folder", "name a file or a folder")
+            self._report(path, "this is neither a file nor a folder", "give the path of a file or folder")
 
     def _report(self, name: str, message: str, remedy: str) -> None:
         self.problems.append(InputProblem(name, None, message, remedy))
@@ -297,7 +297,8 @@ class _Expansion:
         else:
             archive = archive_named(name) if named_by_user else None
             if archive is not None:
-                self._report(name, f"not a {archive} archive; read as text", "pack or copy it again")
+                message = f"the file is not a {archive} archive and was read as text"
+                self._report(name, message, "create or copy the archive again")
             self._log(name, size, named_by_user, chunks, path, kind == "plain")
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
@@ -321,8 +322,8 @@ class _Expansion:
 
     def _members(self, name: str, members: list[Member]) -> None:
         if len(members) > self.limits.members:
-            message = f"holds more than {self.limits.members:,} files; the others were not read"
-            self._report(name, message, "unpack it and give the logs' folder")
+            message = f"the archive contains more than {self.limits.members:,} files; the rest was not read"
+            self._report(name, message, "unpack the archive and give the path of the folder")
         by_name = {member.name: member for member in members[: self.limits.members] if member.size}
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
@@ -376,11 +377,11 @@ class _Expansion:
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
         if not head:
-            self._report(name, "nothing came in", "pipe a log into it, or name a file")
+            self._report(name, "no data was received", "pipe a log into the command, or give a path")
         elif not head.strip(b"\0"):  # for example, /dev/zero returns null bytes endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
-            self._report(name, f"a {kind} archive cannot be read from a pipe", "give its path")
+            self._report(name, f"a {kind} archive cannot be read from a pipe", "give the archive's path")
         else:
             rest = resumed(head, stream)
             self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
@@ -494,15 +495,19 @@ def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
     ``archives`` are the names of the archives that the folder or archive contains instead.
     """
     if not archives:
-        return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
+        return InputProblem(
+            name, None, f"the {kind} contains no log files", "give the paths of the log files"
+        )
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
-    remedy = "unpack it and give the folder" if kind == "archive" else "give the archives themselves"
-    return InputProblem(name, None, f"the {kind} holds no log files but archives, not read: {shown}", remedy)
+    unpack, give = "unpack it and give the path of the folder", "give the paths of the archives"
+    message = f"the {kind} contains no log files, only archives that were not read: {shown}"
+    return InputProblem(name, None, message, unpack if kind == "archive" else give)
 
 
 def _special(path: str, mode: int) -> InputProblem:
     kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-    return InputProblem(path, None, f"is {kind} and no file; not read", "name the log files themselves")
+    message = f"this is {kind}, not a file, and was not read"
+    return InputProblem(path, None, message, "give the paths of the log files")
 
 
 def _missing(path: str, error: OSError | ValueError) -> InputProblem:
@@ -514,17 +519,17 @@ def _missing(path: str, error: OSError | ValueError) -> InputProblem:
 
 
 def _unreadable(path: str, error: OSError) -> InputProblem:
-    remedy = "check who may read it" if isinstance(error, PermissionError) else "check the disk and the path"
+    remedy = "check the permissions" if isinstance(error, PermissionError) else "check the disk and the path"
     return InputProblem(path, None, f"cannot be read ({error.strerror or error})", remedy)
 
 
 def _empty(name: str, harmless: bool = False) -> InputProblem:
-    remedy = "the other files were read" if harmless else "give a file with some output in it"
+    remedy = "the other files were read" if harmless else "give a file that contains output"
     return InputProblem(name, None, "the file is empty", remedy, harmless)
 
 
 def _binary(name: str) -> InputProblem:
-    return InputProblem(name, None, "is a binary file, not a log", "give the text that the run printed")
+    return InputProblem(name, None, "this is a binary file, not a log", "give the text output of the run")
 
 
 OnProgress = Callable[[int, int], None]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _MOST_COMMAS = 4_000_000  # maximum number of commas in JSON, as a limit on the number of values
 _AS_JSON = (
-    "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
-    "if it has no such function _dump_nccl_trace_json()"
+    "write the dump as JSON with torch._C._distributed_c10d._dump_fr_trace_json() "
+    "(in older versions of torch: _dump_nccl_trace_json())"
 )
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
@@ -161,17 +161,20 @@ def _read(file: LogFile) -> StallStacks | Dumped | None:
             return _sound(from_json(data, StallStacks))
         except NOT_JSON:
             raise _RefusedError(
-                "is no snapshot of this version", "run stallwatch stacks --json once more"
+                "the file is not a snapshot from this version of Stallwatch",
+                "run stallwatch stacks --json again",
             ) from None
     sure = file.named_by_user or _DEFAULT.fullmatch(_last(file.name)) is not None
     value = _value(data, sure=sure or _DUMPED.search(data, 0, _HEAD) is not None)
     if not is_dump(value):
         if sure:
-            raise _RefusedError("is no dump of torch's flight recorder", "give the files that torch wrote")
+            reason = "the file is not a dump of torch's flight recorder"
+            raise _RefusedError(reason, "give the files that torch wrote")
         return None
     rank = _rank(file.name)
     if rank is None:
-        raise _RefusedError("does not say of which rank it is", "call it nccl_trace_rank_3, or so")
+        remedy = "include the rank in the name, as in nccl_trace_rank_3"
+        raise _RefusedError("the name of the file does not contain a rank", remedy)
     return read_dump(value, rank)
 
 
@@ -192,12 +195,13 @@ def _bytes(file: LogFile) -> bytes:
             held += chunk
             if len(held) > MOST_BYTES:
                 raise _RefusedError(
-                    f"is larger than {MOST_BYTES >> 20} MiB", "have torch record less: TORCH_FR_BUFFER_SIZE"
+                    f"the file is larger than {MOST_BYTES >> 20} MiB",
+                    "set TORCH_FR_BUFFER_SIZE to a smaller value",
                 )
     except InputError as error:
         raise _RefusedError(error.message, error.remedy) from None
     except OSError as error:
-        raise _RefusedError(f"cannot be read ({error.strerror or error})", "check who may read it") from None
+        raise _RefusedError(f"cannot be read ({error.strerror or error})", "check the permissions") from None
     return bytes(held)
 
 
@@ -206,14 +210,15 @@ def _value(data: bytes, *, sure: bool) -> Any:
         try:
             return read_pickle(data)
         except PickleRefusedError as error:
-            raise _RefusedError(f"is a pickle that {error}; it was not loaded", _AS_JSON, sure=sure) from None
+            reason = f"the file is a pickle that {error}; it was not loaded"
+            raise _RefusedError(reason, _AS_JSON, sure=sure) from None
     try:
         if sum(map(data.count, b",[{")) > _MOST_COMMAS:
             raise ValueError("too many values")
         return read_json(data)
     except NOT_JSON as error:
         raise _RefusedError(
-            f"is broken JSON ({str(error)[:80]})", "have it written once more", sure=sure
+            f"the file is not valid JSON ({str(error)[:80]})", "write the dump again", sure=sure
         ) from None
 
 

@@ -181,7 +181,7 @@ def prepared(pages: Pages) -> Engines:
         engines = _engines.get(pages.digest)
         if engines is None:
             if not pages.packed:
-                raise LookupError("the rules were not handed over")
+                raise LookupError("the rules were not passed to the process")
             store = DatabaseStore(pages.cache)
             rules: Iterable[RulePage] = from_msgpack(bytes(pages.packed), list[RulePage])
             engines = Engines.of(Matcher(Catalogue.of(rules, store=store)))

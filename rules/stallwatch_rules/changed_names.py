@@ -52,7 +52,7 @@ def moved_attribute(module: str, name: str) -> Any:
     row = changed_name("python", f"{module}.{name}")
     if row is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    message = f"{row.old} is {row.new} since {row.since}; the old name works in {row.since} only"
+    message = f"{row.old} was replaced by {row.new} in {row.since}; the old name works only in {row.since}"
     warnings.warn(message, FutureWarning, stacklevel=3)
     place, _, new = row.new.rpartition(".")
     return getattr(import_module(place), new)

@@ -52,7 +52,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         yield file
 
 
@@ -72,7 +72,7 @@ def open_private(
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK, dir_fd=folder)) as file:
         status = os.fstat(file.fileno())
         if not (stat.S_ISREG(status.st_mode) and is_private(status, others)):
-            raise PermissionError(errno.EPERM, "it is no file of this account alone", str(path))
+            raise PermissionError(errno.EPERM, "the file is not private to this account", str(path))
         yield file
 
 

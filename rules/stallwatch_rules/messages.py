@@ -24,14 +24,14 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return a message that consists of this message and another text. An empty text is ignored."""
         if isinstance(other, str):
             if other:
-                raise TypeError(f"no message: {other!r}")
+                raise TypeError(f"not a message: {other!r}")
             return self
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
 
     def __radd__(self, other: str) -> Message:
         """Support ``"" + message``; raise `TypeError` if the left operand is not empty."""
         if other:
-            raise TypeError(f"no message: {other!r}")
+            raise TypeError(f"not a message: {other!r}")
         return self
 
     def has(self, *ids: str) -> bool:

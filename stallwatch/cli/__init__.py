@@ -94,7 +94,9 @@ class StallwatchGroup(Group):
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
-            print_notice(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
+            print_notice(
+                f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows the traceback"
+            )
             sys.exit(_INTERNAL_ERROR)
         sys.exit(result if isinstance(result, int) else 0)
 

@@ -74,7 +74,7 @@ def check(
     from stallwatch_lint.signatures import Signatures
 
     if not (files or checkpoints or python or versions_file):
-        raise click.UsageError("name a configuration, a script or --checkpoint PATH; -h shows examples")
+        raise click.UsageError("give a configuration, a script, or --checkpoint PATH; -h shows examples")
     for file in files:
         if file.suffix not in KINDS and not file.is_dir():
             raise click.UsageError(f"{file}: the name must end in {', '.join(KINDS)}")
@@ -120,18 +120,18 @@ def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
     from stallwatch_rules.text.digest import counted
 
     try:
-        below = listed(path, on_count=lambda names: print_notices([f"{path}: {names:,} names so far"]))
+        below = listed(path, on_count=lambda names: print_notices([f"{path}: {names:,} entries so far"]))
     except FileNotFoundError:
         inputs.problems.append(f"{path}: no such file or folder")
         return []
     if not below.whole:
         inputs.problems.append(
             f"{path} contains more than {MOST_NAMES:,} files and folders, and the rest was not checked;"
-            " give the path of the checkpoint's own folder"
+            " give the path of the checkpoint's folder"
         )
     faults = check_checkpoint(path, below)
     count, foreign = find_files(path, below)
-    others = f"{examples(foreign)}: neither zip archive nor pickle" if foreign else ""
+    others = f"{examples(foreign)}: neither a zip archive nor a pickle" if foreign else ""
     if not count and below.whole:
         wanted = f"{path}: no checkpoint file found (.safetensors, .bin, .pt, latest)"
         inputs.problems.append(f"{wanted}; {others}" if others else wanted)

@@ -123,14 +123,14 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     try:
         if file.stat().st_size > MAX_BYTES:
             inputs.problems.append(
-                f"{file}: larger than {MAX_BYTES >> 20} MiB; this is no configuration or script"
+                f"{file}: the file is larger than {MAX_BYTES >> 20} MiB; give a configuration or a script"
             )
             return None
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         inputs.problems.append(f"{file}: cannot be read: {error.strerror}")
     except UnicodeDecodeError:
-        inputs.problems.append(f"{file}: is no UTF-8 text; save it as UTF-8")
+        inputs.problems.append(f"{file}: the file is not UTF-8 text; save it as UTF-8")
     return None
 
 
@@ -179,7 +179,7 @@ def versions_of_python(python: str) -> dict[str, str]:
         return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentUnknown(
-            f"--python {python}: does not answer as a Python ({error}); name its executable"
+            f"--python {python}: not a working Python interpreter ({error}); give the path of an executable"
         ) from error
 
 
@@ -229,11 +229,11 @@ def versions_in_file(path: Path) -> dict[str, str]:
     try:
         found = _known(parse_versions(path.read_text(encoding="utf-8-sig")).items())
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise EnvironmentUnknown(f"--versions {path}: cannot be read: {reason}") from error
     if not found:
         raise EnvironmentUnknown(
-            f"--versions {path}: pins none of {', '.join(PACKAGES)}; hand over the output of pip freeze"
+            f"--versions {path}: the file pins none of {', '.join(PACKAGES)}; use the output of pip freeze"
         )
     return found
 

@@ -49,7 +49,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
         return None
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value} is no duration; give one such as 30s, 5m or 2h")
+        raise click.BadParameter(f"{value} is not a duration; use a value such as 30s, 5m, or 2h")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
@@ -67,7 +67,7 @@ class Group(click.Group):
 
             path = ["stallwatch", *ctx.command_path.split()[1:], args[0]]
             if (row := changed_name("command", " ".join(path))) is not None:
-                message = f"{row.old} is {row.new} since {row.since}. {row.advice}"
+                message = f"{row.old} was replaced by {row.new} in {row.since}. {row.advice}"
             elif not args[0].startswith("-") and (similar := self._similar(ctx, args[0])):
                 message = f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, similar))}?"
             else:
@@ -265,7 +265,7 @@ def stop_event() -> threading.Event:
 def write_text(path: Path, text: str) -> None:
     """Write a file; raise ``OSError`` if the file or its folder is a link that belongs to another account."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
-        raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
+        raise OSError(errno.ELOOP, "its folder is a link that belongs to another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
     if not path.is_symlink() or not is_own(path.lstat(), or_root=True):
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -273,7 +273,7 @@ def write_text(path: Path, text: str) -> None:
         handle = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(error.errno, "it is a link of another account", str(path)) from None
+            raise OSError(error.errno, "it is a link that belongs to another account", str(path)) from None
         raise
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)

@@ -49,8 +49,8 @@ def coordinator(app: App) -> None:
         raise click.UsageError(str(problem)) from problem
     if secret is None:
         raise click.UsageError(
-            "agents must prove that they may report: set STALLWATCH_JOIN_SECRET here and on all hosts,"
-            " or [join] tls_certificate, tls_key and tls_ca"
+            "agents must authenticate; set STALLWATCH_JOIN_SECRET here and on all hosts, or set [join]"
+            " tls_certificate, tls_key, and tls_ca"
         )
     keep_private(config["run.home"])
     destinations = Destinations(config, catalogue_of(config))
@@ -60,10 +60,10 @@ def coordinator(app: App) -> None:
         destinations.close()
         address = f"{join.host or '*'}:{join.port or PORT}"
         raise click.UsageError(
-            f"{address} cannot be had: {error.strerror or error}; give another --port"
+            f"cannot listen on {address}: {error.strerror or error}; choose another port with --port"
         ) from error
     stopped = stop_event()
-    print_notice(f"agents may join at port {service.port}")
+    print_notice(f"agents can join on port {service.port}")
     while not stopped.wait(1.0):
         destinations.alive()
     service.close()

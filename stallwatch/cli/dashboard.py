@@ -64,7 +64,7 @@ def boards(folder: Path) -> None:
             write_text(path, json.dumps(board, indent=2, ensure_ascii=False) + "\n")
         except OSError as error:
             raise click.UsageError(
-                f"{path}: cannot be written: {error.strerror}; name another folder"
+                f"{path}: cannot be written: {error.strerror}; choose another folder"
             ) from error
         click.echo(path)
 

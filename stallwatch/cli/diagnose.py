@@ -60,7 +60,7 @@ class _Diagnose(click.Command):
             elif arg[7:] in ("1", "2"):
                 split += ["--json", "--json-schema", arg[7:]]
             else:
-                raise click.UsageError(f"{arg}: the schemas are 1 and 2; give --json=2", ctx)
+                raise click.UsageError(f"{arg}: the schema must be 1 or 2; use --json=2", ctx)
         return super().parse_args(ctx, split + args[end:])
 
 
@@ -172,9 +172,9 @@ def diagnose(
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
     if explain and (each or form not in (None, "json")):
-        raise click.UsageError("--explain works only with one report, on the terminal or with --json")
+        raise click.UsageError("--explain works only for a single report, on the terminal or with --json")
     if each and page is not None:
-        raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
+        raise click.UsageError("--each and --html cannot be combined; use --html for one log at a time")
     config = app.config()
     catalogue = catalogue_of(config)
     paths = tuple(_where_kept(path) for path in paths)
@@ -199,7 +199,7 @@ def diagnose(
     problems += unread
     print_notices(problems)
     if late := sum(outcome.stats.unread_files for _, outcome in found):
-        print_notice(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
+        print_notice(f"--timeout: the time was too short to read {counted(late, 'file')} completely")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif (
@@ -258,7 +258,9 @@ def _form(**options: bool) -> str | None:
     """Return the form of the report that the user requested; ``None`` for the default form for terminals."""
     forms = [name for name, wanted in options.items() if wanted]
     if len(forms) > 1:
-        raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
+        raise click.UsageError(
+            f"{' and '.join(f'--{name}' for name in forms)} cannot be combined; use only one of them"
+        )
     return forms[0] if forms else None
 
 
@@ -276,8 +278,8 @@ def _baseline(
         return None, problems  # without lines, there is no baseline; the problems contain the reason
     if verdict not in TRAINS:
         print_notice(
-            f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
-            " its lines count as known all the same"
+            f"--baseline: {', '.join(paths)}: this run is not healthy ({verdict}),"
+            " but its lines still count as known"
         )
     return baseline, problems
 
@@ -324,7 +326,7 @@ def _deliver(report: str, output: Path | None) -> bool:
     try:
         write_text(output, report)
     except OSError as error:
-        print_notice(f"{output}: cannot be written: {error.strerror}; name another file")
+        print_notice(f"{output}: cannot be written: {error.strerror}; choose another file")
         return False
     return True
 

@@ -61,7 +61,7 @@ def relay(app: App, insecure: bool) -> None:
     if not insecure and not guarded and not is_own_address(settings.host):
         raise click.UsageError(
             f"other people can reach {settings.host} and send messages to your chats; keep 127.0.0.1, set"
-            " [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file, or give --insecure"
+            " [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file, or use --insecure"
         )
     keep_private(config["run.home"])
     store = open_incidents(config)
@@ -69,11 +69,12 @@ def relay(app: App, insecure: bool) -> None:
         running = Relay(settings, store, catalogue, report=print_notice, connect=partial(connecting, config))
     except OSError as error:
         raise click.UsageError(
-            f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror};"
+            " choose another port with --port"
         ) from error
     stopped = stop_event()
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    print_notice(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
+    print_notice(f"Alertmanager can post to http://{shown}:{running.server.port}/alertmanager")
     stopped.wait()
     running.close()
     store.close()

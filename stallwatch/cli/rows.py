@@ -45,7 +45,7 @@ _NOT_ALL = 2
     "--every",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Instead, count each rule's matches in intervals of this many seconds.",
+    help="Count each rule's matches in intervals of this many seconds, instead of listing them.",
 )
 @rules_option
 @click.pass_obj
@@ -94,7 +94,7 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
     unknown = [rule for rule in only if rule not in catalogue.pages]
     if unknown:
-        raise click.UsageError(f"--rule {unknown[0]}: no such rule; stallwatch rules list shows all")
+        raise click.UsageError(f"--rule {unknown[0]}: no such rule; stallwatch rules list shows all rules")
     if not only:
         return catalogue
     return Catalogue.of([catalogue.pages[rule] for rule in dict.fromkeys(only)], store=catalogue.store)
@@ -180,11 +180,12 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
         except OSError as error:
             if output is None:
                 raise  # the entry point of all commands reports errors of standard output
-            print_notice(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
+            reason = error.strerror or error
+            print_notice(f"{output}: cannot be written: {reason}; choose another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
     print_notices(sampling.problems)
     if not count and not any_unread(sampling.problems):
         print_notice("no samples were found; stallwatch diagnose shows what the log contains")
     elif output is not None and count:
-        print_notice(f"{counted(count, 'sample')} in {output}")
+        print_notice(f"{counted(count, 'sample')} written to {output}")
     raise click.exceptions.Exit(_NOT_ALL if any_unread(sampling.problems) else 0 if count else _NOTHING)

@@ -120,7 +120,7 @@ def check(app: App, folder: Path | None) -> None:
     for page in catalogue.pages.values():
         unfinished = placeholder_headings(page) if folder is None or _lies_in(page.path, folder) else []
         if unfinished:
-            print_notice(f"warning: {page.path}: not written yet: {', '.join(unfinished)}")
+            print_notice(f"warning: {page.path}: sections not written yet: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
     if config.problems or problems:
         raise click.exceptions.Exit(2)
@@ -165,13 +165,14 @@ def _lines(file: Path) -> Iterator[Line]:
     name = "-" if str(file) == "-" else str(file)
     reader = LineReader(name)
     if name == "-" and sys.stdin.isatty():
-        print_notice("reading lines from the terminal; Ctrl-D ends them")
+        print_notice("reading lines from the terminal; to end the input, press Ctrl-D")
     try:
         with click.open_file(name, "rb") as stream:
             while data := stream.read(1 << 20):
                 yield from reader.feed(data)
     except OSError as error:
-        raise click.UsageError(f"{name}: cannot be read: {error.strerror}; name a file or -") from error
+        reason = f"{name}: cannot be read: {error.strerror}"
+        raise click.UsageError(f"{reason}; give the path of a file, or - for standard input") from error
     yield from reader.finish()
 
 
@@ -183,7 +184,7 @@ def _page(catalogue: Catalogue, rule: str) -> RulePage:
         if pack := packs_by_rule().get(rule):
             raise click.UsageError(f"rule {rule!r} is in the pack {pack}; add --rules-pack {pack}")
         hint = did_you_mean(nearest(rule, catalogue.pages, cutoff=0.4))
-        raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
+        raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list shows all rules")
     return page
 
 
@@ -220,7 +221,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
     for family in families:
         if family not in known:
             hint = did_you_mean(nearest(family, known, cutoff=0.4))
-            raise click.UsageError(f"no family {family!r}; {hint}they are: {', '.join(known)}")
+            raise click.UsageError(f"no family {family!r}; {hint}the families are: {', '.join(known)}")
     chosen = [
         page
         for page in pages
@@ -311,25 +312,26 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     rule, family = proposal.rule, proposal.family
     for what, name in (("ID", rule), ("--family", family)):
         if not KEBAB.fullmatch(name):
-            raise click.UsageError(f"{what} {name!r} is not kebab-case: lower-case words joined by hyphens")
+            raise click.UsageError(f"{what} {name!r} is not kebab-case: lowercase words joined by hyphens")
     if rule in catalogue.pages:
-        raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
+        raise click.UsageError(f"a rule {rule!r} already exists; choose another ID")
     path = output / family / f"{rule}.md"
     if problems := proposal.problems(str(path)):  # a bug in Stallwatch, reported before a page is written
         print_notices(problems)
-        raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
+        raise click.UsageError("no valid page can be drafted from this failure; write a page by hand")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as page:
             page.write(proposal.text)
     except FileExistsError as error:
-        raise click.UsageError(f"{path} exists and is left as it is: name another ID or --output") from error
+        raise click.UsageError(f"{path} already exists; choose another ID or --output folder") from error
     except OSError as error:
-        raise click.UsageError(f"{path}: cannot be written: {error.strerror}; name another file") from error
+        reason = f"{path}: cannot be written: {error.strerror}"
+        raise click.UsageError(f"{reason}; choose another folder with --output") from error
     click.echo(path)
     print_notice(f"drafted {rule} from: {proposal.failure.line}")
-    print_notice(f"next: write its sections, then stallwatch rules check {output}")
-    print_notice(f"then: stallwatch diagnose {log} --rules {output}")
+    print_notice(f"next: write the page's sections, then run stallwatch rules check {output}")
+    print_notice(f"then: run stallwatch diagnose {log} --rules {output}")
 
 
 @rules.command()
@@ -370,5 +372,5 @@ def export(app: App, folder: Path) -> None:
             click.echo(folder / name)
     except OSError as error:
         raise click.UsageError(
-            f"{error.filename}: cannot be written: {error.strerror}; name another folder"
+            f"{error.filename}: cannot be written: {error.strerror}; choose another folder"
         ) from error

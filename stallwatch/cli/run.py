@@ -101,7 +101,8 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
-        print_notice(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
+        reason = f"{type(error).__name__}: {error}"
+        print_notice(f"the run cannot be watched ({reason}); the command runs without Stallwatch")
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 

@@ -66,7 +66,7 @@ _PRELOADED = (
     "stallwatch_exporter.postmortem.recorded",
     "stallwatch_rules.report.terminal",
 )
-_LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
+_LATER = "the next stallwatch run, stallwatch relay, or stallwatch alerts send delivers them"
 
 
 class Destinations:
@@ -111,7 +111,7 @@ class Destinations:
         if settings.all_urls:
             if find_spec("apprise") is None or self._store is None:
                 print_notice(
-                    "[alerts] urls are set, but no message can be sent: pip install 'stallwatch[alerts]'"
+                    "[alerts] urls are set, but no message can be sent; run pip install 'stallwatch[alerts]'"
                 )
             else:
                 from stallwatch_alerts.sink import ChatSink
@@ -192,7 +192,7 @@ class Destinations:
             if not self._looked:  # the run took less than a minute
                 with contextlib.suppress(Exception):
                     self._close_orphans()
-        with guard("the last lines for the terminal"):
+        with guard("printing the last lines on the terminal"):
             self._terminal.close(_TERMINAL_SECONDS)
         waiting, sent, unreported = 0, self._chat is None, list(self._unreported)
         if self._chat is not None:
@@ -201,18 +201,19 @@ class Destinations:
                 waiting = self._chat.kept()
                 sent = not self._chat.failed
         for note in unreported if sent else ():
-            with guard("the note that the run was reported"):
+            with guard("recording that the run was reported"):
                 note()
         if self._store is not None:  # after the chats, because this database records their deliveries
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
-            with guard("the last ping"):
+            with guard("sending the last ping"):
                 self._deadman.close(_DEADMAN_SECONDS)
         if self._chat is not None and (lost := self._chat.failed):
-            print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+            print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chats")
         if waiting:
-            print_notice(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
+            kept = "message is" if waiting == 1 else "messages are"
+            print_notice(f"{waiting} {kept} kept on disk for chats; {_LATER}")
 
 
 def preload(language: str) -> None:
@@ -254,7 +255,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
-            f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
+            f"the report failed ({type(error).__name__}: {error}); run stallwatch diagnose {folder.path}"
         )
     if folder.problem is None and (kept := kept_line(folder.path, language)):
         print_notice(kept)

@@ -50,11 +50,11 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
         for name in route.rules:
             near = near_rules(name, rules)
             if near is not None:
-                found.append(_error(config, number, "rules", f"no rule {name!r} is known", near))
+                found.append(_error(config, number, "rules", f"unknown rule {name!r}", near))
         for name in route.families:
             if name not in families:
                 near = difflib.get_close_matches(name, families, n=_NEAR) or families
-                found.append(_error(config, number, "families", f"no family {name!r} is known", near))
+                found.append(_error(config, number, "families", f"unknown family {name!r}", near))
     return found
 
 
@@ -68,7 +68,7 @@ def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
             pack = next((pack for rule, pack in packs.items() if fnmatchcase(rule, name)), None)
             if pack is not None and not any(fnmatchcase(rule, name) for rule in catalogue.pages):
                 message = f"rule {name!r} is in the pack {pack}, which is not loaded"
-                remedy = f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
+                remedy = f'write packs = ["{pack}"] under [rules], or use --rules-pack {pack}'
                 found.append(_error(config, number, "rules", message, remedy=remedy))
     return found
 
@@ -84,7 +84,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
     for problem in [*problems, *not_loaded(config, catalogue)]:
         notice(str(problem))
     if problems and not settings.urls:
-        notice("until then, messages that match no route go to all chats")
+        notice("until the routes are corrected, messages that match no route go to all chats")
         return replace(settings, routes=(*settings.routes, Route(broken=True)))
     return settings
 
@@ -97,7 +97,8 @@ def names_any(config: Config) -> bool:
 def _error(
     config: Config, number: int, key: str, message: str, near: Sequence[str] = (), remedy: str = ""
 ) -> ConfigError:
-    remedy = remedy or (f"did you mean {', '.join(near)}?" if near else "stallwatch rules list shows them")
+    shown = "stallwatch rules list shows all rules"
+    remedy = remedy or (f"did you mean {', '.join(near)}?" if near else shown)
     line = _line(config, number, key)
     return ConfigError(str(config.file), line, f"alerts.routes[{number + 1}].{key}: {message}", remedy)
 
@@ -106,7 +107,7 @@ def _line(config: Config, number: int, key: str) -> int | None:
     return line_of_route(config, number, key) or line_of(config, "alerts", "routes")
 
 
-_NO_DESTINATION = f"no chat is left that can be used: {NO_NOTIFICATION} of stalls and failures"
+_NO_DESTINATION = f"no usable chat is left: {NO_NOTIFICATION} of stalls and failures"
 
 
 def unusable(config: Config) -> list[ConfigError]:
@@ -125,9 +126,8 @@ def unusable(config: Config) -> list[ConfigError]:
             advice = remedy(error.chat, error.code, config["ui.language"])
             found.append(ConfigError(place, None, message, advice or "docs/chats.md lists the URL formats"))
     if found and len(found) == len(placed):
-        found.append(
-            ConfigError(placed[-1][0], None, _NO_DESTINATION, "mend it, then try stallwatch alerts test")
-        )
+        advice = "correct the URLs, then run stallwatch alerts test"
+        found.append(ConfigError(placed[-1][0], None, _NO_DESTINATION, advice))
     return found
 
 

@@ -120,7 +120,7 @@ def load(
         if explicit is None and environ.get("STALLWATCH_CONFIG"):
             named = user_path(environ["STALLWATCH_CONFIG"], cwd)
     except ValueError as error:
-        config.report("STALLWATCH_CONFIG", None, str(error), "name a file")
+        config.report("STALLWATCH_CONFIG", None, str(error), "set it to the path of a file")
     else:
         if named is not None:  # a file that the user named must exist
             config.file = named
@@ -145,8 +145,8 @@ def _check_home(config: Config) -> None:
     except OSError:  # for example, a folder without access; the code that uses the folder reports the reason
         return
     if there is not None and not there.is_dir():
-        message = f"{there} is a file, and the state needs a folder"
-        config.report(home.source, None, message, "name a folder", "run.home")
+        message = f"{there} is a file, not a folder, so Stallwatch cannot store its state there"
+        config.report(home.source, None, message, "give the path of a folder", "run.home")
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
@@ -170,9 +170,8 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
         remedy = (
-            "none of its settings and chats is in force: let no other account write it or its folder (chown,"
-            f" chmod go-w), or check it and run stallwatch config trust {quote(str(path))}, or name it with"
-            " --config"
+            "its settings and chats have no effect: make it and its folder writable only by you (chown,"
+            f" chmod go-w), or check it and run stallwatch config trust {quote(str(path))}, or use --config"
         )
         config.ignored.append(ConfigError(str(path), None, f"ignored, because {reason}", remedy, chats=True))
         return False
@@ -192,8 +191,8 @@ def _leave_out_foreign_rules(config: Config) -> None:
             kept.append(folder)
             continue
         remedy = (
-            "none of its rules is in force: let no other account write its pages and folders (chown, chmod -R"
-            f" go-w), or name it with --rules {quote(str(folder))}"
+            "its rules have no effect: make its pages and folders writable only by you (chown, chmod -R"
+            f" go-w), or use --rules {quote(str(folder))}"
         )
         why = f"ignored, because {reason}"
         config.ignored.append(ConfigError(str(folder), None, why, remedy, key="rules.dirs"))
@@ -206,7 +205,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         data = read(path)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-        return config.report(file, None, message, "name a file that can be read", UNREAD)
+        return config.report(file, None, message, "give the path of a readable file", UNREAD)
     # If the file configures chats, a syntax error means that these chats get no messages.
     unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
     try:
@@ -218,20 +217,20 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
         message = str(error)[: place.start()].strip() if place else str(error)
-        remedy = "mend that line"
+        remedy = "correct this line"
         if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
     # Reached if the text contains a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
+        return config.report(file, None, f"cannot be read: {reason}", "simplify the file", unread)
     config.lines = text.splitlines()
     for section, table in tables.items():
         if section not in SECTIONS:
             _report_misplaced(config, file, section, table)
         elif not isinstance(table, dict):
-            line_, remedy = line_of(config, section), f"write [{section}] on a line"
+            line_, remedy = line_of(config, section), f"write [{section}] on a separate line"
             config.report(file, line_, f"{section} must be a section", remedy, section)
         else:
             for name, value in table.items():
@@ -248,11 +247,11 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
     if key is None:
         names = [known.name for known in KEYS if known.section == section]
         near = nearest(name, names)
-        remedy = f"{did_you_mean(near)}known are {', '.join(names)}"
+        remedy = f"{did_you_mean(near)}known keys are {', '.join(names)}"
         meant = f"{section}.{near or name}"
         others = _sections_with(name)
         if others and not near:
-            remedy = f"it belongs under [{'] or ['.join(others)}]"
+            remedy = f"write it under [{'] or ['.join(others)}]"
             meant = f"{others[0]}.{name}" if len(others) == 1 else meant
         config.report(str(path), line, f"unknown key {name} in [{section}]", remedy, meant)
         return
@@ -277,7 +276,7 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
 
     file, at, key = str(path), line_of(config, "alerts", name), BY_NAME["alerts.routes"]
     if name != "routes":
-        remedy = "write [[alerts.routes]]; it is read as one"
+        remedy = "write [[alerts.routes]]; the table is used as a route"
         config.report(file, at, f"unknown table [[alerts.{name}]]", remedy, key.full_name)
     routes, wrong = routes_from(value)
     placed = [
@@ -286,7 +285,8 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
     ]
     for line, error in sorted(placed, key=lambda found: found[0] or 0):
         if isinstance(error, BadRoute):
-            effect = "until then all chats hear what it may be about; " if routes else ""
+            effect = "until the route is corrected, all chats get the messages that it can match; "
+            effect = effect if routes else ""
             config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
         else:
             config.report(file, at, f"alerts.{name} {error}", _remedy(key), key.full_name)
@@ -373,7 +373,7 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        message, remedy = f"{path} cannot be read: {reason}", "name a file that can be read"
+        message, remedy = f"{path} cannot be read: {reason}", "give the path of a readable file"
         config.report(variable, None, message, remedy, key.full_name)
         return None
     return ",".join(line.strip() for line in lines if line.strip())
@@ -382,7 +382,7 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
 def _remedy(key: Key) -> str:
     if key.kind == "routes":
         return "docs/alerts.md describes [[alerts.routes]]"
-    return f"in {FILE_NAME}, write for example {key.name} = {example(key)}"
+    return f"in {FILE_NAME}, write, for example, {key.name} = {example(key)}"
 
 
 def _report_no_chats(config: Config) -> None:
@@ -394,12 +394,15 @@ def _report_no_chats(config: Config) -> None:
     if not config["alerts.urls"] and not routed:
         effect = NO_NOTIFICATION
     elif wrong.key == UNREAD:
-        effect = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
+        effect = "CHATS THAT ONLY THIS FILE CONFIGURES WILL NOT BE NOTIFIED"
     else:
         return
-    why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"
+    why = (
+        "no setting in this file has any effect" if wrong.key == UNREAD else "no chat is left in alerts.urls"
+    )
     message = f"{why}: {effect} of stalls and failures"
-    config.report(wrong.file, wrong.line, message, "mend it, then try stallwatch alerts test", wrong.key)
+    remedy = "correct the configuration, then run stallwatch alerts test"
+    config.report(wrong.file, wrong.line, message, remedy, wrong.key)
 
 
 # ---------------------------------------------------------------- names in the wrong place
@@ -415,11 +418,11 @@ def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
         places = " or ".join(f"[[{section}.{key}]]" if tables else f"[{section}]" for section in sections)
         meant = f"{sections[0]}.{key}" if len(sections) == 1 else ""
         written = name if name == key else f"{key} (not {name})"
-        remedy = f"write {places}" if tables else f"write {written} below a line {places}"
+        remedy = f"write {places}" if tables else f"write {written} under {places}"
         config.report(file, line, f"unknown key {name} outside of any section", remedy, meant, chats)
     else:
         near = nearest(name, SECTIONS)
-        remedy = f"{did_you_mean(near)}known are {', '.join(SECTIONS)}"
+        remedy = f"{did_you_mean(near)}known sections are {', '.join(SECTIONS)}"
         config.report(file, line, f"unknown section [{name}]", remedy, near, chats)
 
 

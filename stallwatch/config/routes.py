@@ -39,7 +39,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
         problems.append(BadValue("must be a list of tables: write [[alerts.routes]], with two brackets"))
         value = [value]
     if not isinstance(value, list):
-        return (), [BadValue("must be tables: write [[alerts.routes]] on a line of its own")]
+        return (), [BadValue("must be tables: write [[alerts.routes]] on a separate line")]
     routes = []
     for number, table in enumerate(value):
         if isinstance(table, dict):
@@ -47,7 +47,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
             routes.append(reader.read())
             problems += reader.problems
         else:
-            problems.append(BadRoute(number, "", "must be a table: write [[alerts.routes]] for each"))
+            problems.append(BadRoute(number, "", "must be a table: write [[alerts.routes]] for each route"))
     return tuple(routes), problems
 
 
@@ -65,13 +65,13 @@ class _Reader:
         for key in table:
             if key not in _KEYS:
                 near = nearest(key, _KEYS)
-                hint = f"did you mean {near}?" if near else f"known are {', '.join(_KEYS)}"
-                self._wrong(key, f"is no key of a route; {hint}")
+                hint = f"did you mean {near}?" if near else f"known keys are {', '.join(_KEYS)}"
+                self._wrong(key, f"is not a key of a route; {hint}")
         lists = {key: self._list(key) for key in _LISTS if key in table}
         severities = self._try("severities", _severities, lists.get("severities") or ())
         minutes = self._try("escalate_minutes", _minutes, table.get("escalate_minutes", 0))
         if minutes is not None and bool(minutes) != bool(table.get("escalate_urls")):
-            self._wrong("escalate_minutes", "needs escalate_urls, and these need it")
+            self._wrong("escalate_minutes", "must be set together with escalate_urls")
         go_on = table.get("continue", False)
         if not isinstance(go_on, bool):
             self._wrong("continue", "must be true or false")
@@ -114,7 +114,7 @@ class _Reader:
             if not isinstance(item, str) or not item.strip()
         ]
         for entry in wrong if others_stay else wrong[:1]:
-            left_out = ", and is left out" if others_stay else ""
+            left_out = ", and is ignored" if others_stay else ""
             self._wrong(key, f"must be a list of strings: {entry}{left_out}")
         return tuple(sound) if others_stay or not wrong else None
 
@@ -123,12 +123,12 @@ class _Reader:
         if "quiet" not in table:
             for key in ("timezone", "quiet_but"):
                 if key in table:
-                    self._wrong(key, 'needs quiet = "22:00-07:00"')
+                    self._wrong(key, 'requires quiet, such as quiet = "22:00-07:00"')
             return None
         hours = self._try("quiet", _hours, table["quiet"])
         but = self._try("quiet_but", _severities, [table.get("quiet_but", "critical")])
         if not isinstance(table.get("timezone"), str):
-            self._wrong("quiet", 'needs the time zone: timezone = "Asia/Shanghai"')
+            self._wrong("quiet", 'requires a time zone, such as timezone = "Asia/Shanghai"')
             return None
         zone = self._try("timezone", _zone, table["timezone"])
         if not (hours and but and zone):
@@ -140,14 +140,14 @@ class _Reader:
 def _severities(values: Iterable[Any]) -> tuple[str, ...]:
     for value in values:
         if value not in _SEVERITIES:
-            known = f"must be of {', '.join(_SEVERITIES)}"
+            known = f"must be one of {', '.join(_SEVERITIES)}"
             raise BadValue(f"{known}, not {_quoted(value)}{_as_written(str(value), _SEVERITIES)}")
     return tuple(values)
 
 
 def _minutes(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_080:
-        raise BadValue(f"must be a number of minutes, a week at most, not {_quoted(value)}")
+        raise BadValue(f"must be a number of minutes, at most 10080 (a week), not {_quoted(value)}")
     return float(value)
 
 
@@ -166,8 +166,8 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
-        meant = _as_written(name, _zones()) or ', such as "Europe/Berlin"'
-        raise BadValue(f"must be a name of the IANA list, not {_quoted(name)}{meant}") from None
+        meant = _as_written(name, _zones()) or ' (example: "Europe/Berlin")'
+        raise BadValue(f"must be an IANA time zone name, not {_quoted(name)}{meant}") from None
 
 
 @cache

@@ -200,7 +200,7 @@ def trust(path: Path) -> Path:
     key = _key(path)
     _keep({**trusted_files(), key: _digest(content)})
     if key not in trusted_files():
-        raise Untrusted(f"{trust_file()} would not count: {distrust(trust_file())}")
+        raise Untrusted(f"the list {trust_file()} cannot be used: {distrust(trust_file())}")
     return Path(key)
 
 

@@ -76,9 +76,9 @@ def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
     sound, wrong = [], []
     for number, item in enumerate(value, 1):
         if not isinstance(item, str):
-            wrong.append(BadValue(f"must be {_LIST}: entry {number} is {type_of(item)}, and is left out"))
+            wrong.append(BadValue(f"must be {_LIST}: entry {number} is {type_of(item)}, and is ignored"))
         elif reason := _pattern_problem(key, item):
-            wrong.append(BadValue(f"entry {number} is left out: {reason}"))
+            wrong.append(BadValue(f"entry {number} is ignored: {reason}"))
         else:
             sound.append(item)
     return sound, wrong
@@ -103,7 +103,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 def from_text(key: Key, text: str, folder: Path) -> Any:
     """Parse and check the text of an environment variable. Commas separate the entries of lists."""
     if key.kind == "routes":
-        raise BadValue("can stand in the file only")
+        raise BadValue("can be set only in a configuration file")
     kind = _KINDS[key.kind]
     try:
         value = kind.parse(text.strip())
@@ -128,7 +128,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
         return _path(value, folder) if value else None
     if isinstance(value, list):
         if reason := next((why for item in value if (why := _pattern_problem(key, item))), ""):
-            raise BadValue(f"holds a wrong pattern: {reason}")
+            raise BadValue(f"contains an invalid pattern: {reason}")
         items = [item.strip() for item in value if item.strip()]
         return tuple(_path(item, folder) for item in items) if key.kind == "paths" else tuple(items)
     return value
@@ -140,7 +140,7 @@ def _reaction(text: str) -> str:
     if word == "command" and line.strip():
         return f"command {line.strip()}"
     if word not in ("report", "abort") or line:
-        raise BadValue(f"must be report, abort, or command with a command line behind it, not {text!r}")
+        raise BadValue(f"must be report, abort, or command followed by a command line, not {text!r}")
     return text
 
 

@@ -55,7 +55,7 @@ def probe(name: str | None = None) -> Probe:
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
         _begun = True  # set even after a failure, so that later steps do not retry
-        with _training_goes_on("no metrics of this rank"):
+        with _training_goes_on("no metrics for this rank"):
             module.use(_alone(module, name))
         current = module.current()
     return current
@@ -142,8 +142,8 @@ class TrainingRun:
                 continue
             self._reported.add(f"{kind} {name}")
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            print_notice(f"training_run has no {kind} {name!r} and ignores it; {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(sorted(known))}"
+            print_notice(f"training_run ignores the unknown {kind} {name!r}; {hint}")
 
     def __enter__(self) -> TrainingRun:
         return self

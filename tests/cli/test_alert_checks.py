@@ -41,8 +41,8 @@ def test_unknown_names_are_reported_with_the_nearest_names(stallwatch: Stallwatc
     messages = [line for line in result.stderr.splitlines() if line.startswith("stallwatch: ")]
     assert [line.split(": ", 2)[1] for line in messages] == [f"{file}:{line}" for line in (5, 4, 10)]
     rule, family, url = messages
-    assert "alerts.routes[1].rules: no rule 'cuda-oon' is known" in rule and "cuda-oom" in rule
-    assert "no family 'memroy' is known; did you mean memory" in family
+    assert "alerts.routes[1].rules: unknown rule 'cuda-oon'" in rule and "cuda-oom" in rule
+    assert "unknown family 'memroy'; did you mean memory" in family
     assert "alerts.routes[2].urls: slakc://" in url and "did you mean 'slack'?" in url
 
 

@@ -167,7 +167,7 @@ def test_silence_is_created_and_ended(stallwatch: Stallwatch, store: IncidentSto
     assert stallwatch("alerts", "silence", "--end", "1").exit_code == 1
     for wrong in ("soon", "0h", "2w"):
         result = stallwatch("alerts", "silence", "--all", "--for", wrong)
-        assert result.exit_code == 2 and f"{wrong} is no duration" in result.output
+        assert result.exit_code == 2 and f"{wrong} is not a duration" in result.output
 
 
 def test_unreachable_alertmanager_is_reported(

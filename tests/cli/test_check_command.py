@@ -88,7 +88,7 @@ def test_syntax_error_fails_unless_a_newer_python_accepts_the_script(
     assert failed.exit_code == 1 and " FAILS " in failed.stdout and "bad.py:2" in failed.stdout
     monkeypatch.setattr("stallwatch_lint.script.newer_syntax", lambda *_: ("type X = …", "3.99"))
     newer: Result = stallwatch("check", "bad.py", "--versions", freeze)
-    assert newer.exit_code == 2 and "bad.py:2: type X = … is read by Python 3.99 and later" in newer.stderr
+    assert newer.exit_code == 2 and "bad.py:2: type X = … requires Python 3.99 or later" in newer.stderr
     assert "No verdict" in newer.stdout
 
 
@@ -141,12 +141,12 @@ def test_folder_without_a_checkpoint_does_not_pass(stallwatch, tmp_path: Path) -
     result: Result = stallwatch("check", "--checkpoint", "out")
     assert result.exit_code == 2
     assert "out: no checkpoint file found" in result.stderr
-    assert "garbage.bin: neither zip archive nor pickle" in result.stderr
+    assert "garbage.bin: neither a zip archive nor a pickle" in result.stderr
     assert "No known problem was found" not in result.stdout
     (tmp_path / "out" / "old.pt").write_bytes(b"\x80\x02\x8a")  # start of a torch file before 1.6
     result = stallwatch("check", "--checkpoint", "out")
     assert result.exit_code == 0
-    assert "out (1 file, without garbage.bin: neither zip archive nor pickle)" in result.stdout
+    assert "out (1 file, without garbage.bin: neither a zip archive nor a pickle)" in result.stdout
 
 
 def test_invalid_arguments_are_reported(stallwatch) -> None:
@@ -174,7 +174,7 @@ def test_search_for_checkpoints_is_bounded(
     monkeypatch.setattr(checking, "listed", lambda *_, **__: few)
     result: Result = stallwatch("check", "--checkpoint", str(tmp_path / "home"))
     assert result.exit_code == 2
-    assert "give the path of the checkpoint's own folder" in result.stderr
+    assert "give the path of the checkpoint's folder" in result.stderr
 
 
 def test_configuration_that_transformers_reads_must_be_strict_json(

@@ -121,9 +121,9 @@ def test_lists_in_variables_keep_commas_inside_urls(tmp_path: Path) -> None:
         (
             "url = ['x']\n",
             1,
-            ("unknown key url outside of any section", "urls (not url) below a line [alerts]"),
+            ("unknown key url outside of any section", "urls (not url) under [alerts]"),
         ),
-        ("port = 1\n", 1, ("below a line [exporter] or [join] or [relay] or [dashboard]",)),
+        ("port = 1\n", 1, ("under [exporter] or [join] or [relay] or [dashboard]",)),
         ("[alerts]\nurl = ['json://h']\n", 2, ("unknown key url in [alerts]; did you mean urls?",)),
         ("[[routes]]\nruns = ['a']\n", 1, ("unknown key routes", "write [[alerts.routes]]")),
         (
@@ -169,7 +169,7 @@ def test_problems_are_reported_with_file_line_and_remedy(
 @pytest.mark.parametrize("key", [key for key in KEYS if key.kind == "web"], ids=lambda key: key.full_name)
 def test_invalid_web_address_gets_an_example_for_its_own_key(tmp_path: Path, key: Key) -> None:
     (problem,) = load_text(tmp_path, f"[{key.section}]\n{key.name} = 'no-address'\n").problems
-    assert problem.remedy == f'in stallwatch.toml, write for example {key.name} = "https://…"'
+    assert problem.remedy == f'in stallwatch.toml, write, for example, {key.name} = "https://…"'
 
 
 def test_invalid_entry_does_not_disable_valid_chats(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_invalid_entry_does_not_disable_valid_chats(tmp_path: Path) -> None:
     assert config["alerts.urls"] == ("json://sound/s3cr3t",)
     messages = [(problem.line, problem.message) for problem in config.problems]
     assert messages == [
-        (2, "alerts.urls must be a list of strings: entry 2 is a number, and is left out"),
-        (2, "alerts.urls must be a list of strings: entry 3 is a list, and is left out"),
+        (2, "alerts.urls must be a list of strings: entry 2 is a number, and is ignored"),
+        (2, "alerts.urls must be a list of strings: entry 3 is a list, and is ignored"),
     ]
 
 
@@ -196,11 +196,11 @@ def test_configuration_without_a_valid_chat_is_reported_prominently(tmp_path: Pa
     [
         (
             "urls = ['json://s3cr3t']\n",
-            "unknown key urls outside of any section; write urls below a line [alerts]",
+            "unknown key urls outside of any section; write urls under [alerts]",
         ),
         ("[alert]\nurls = ['json://s3cr3t']\n", "unknown section [alert]; did you mean alerts?"),
         ("[[routes]]\nurls = ['json://s3cr3t']\n", "write [[alerts.routes]]"),
-        ("[stall]\nurls = ['json://s3cr3t']\n", "unknown key urls in [stall]; it belongs under [alerts]"),
+        ("[stall]\nurls = ['json://s3cr3t']\n", "unknown key urls in [stall]; write it under [alerts]"),
         ("[chat]\nurl = 'json://s3cr3t'\n", "unknown section [chat]"),
     ],
 )
@@ -229,7 +229,7 @@ def test_unreadable_file_is_reported_with_a_warning_about_its_chats(
     assert (first.line, loud.line) == (line, line) and "json" not in str(first)
     assert "NOBODY WILL BE NOTIFIED" in str(loud) and "stallwatch alerts test" in str(loud)
     given = load(file, environ={"STALLWATCH_ALERTS_URLS": "json://two"})
-    assert "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED" in str(given.problems[1])
+    assert "CHATS THAT ONLY THIS FILE CONFIGURES WILL NOT BE NOTIFIED" in str(given.problems[1])
     assert len(given.problems) == 2 and given["alerts.urls"] == ("json://two",)
     file.write_bytes(text.replace(b"alerts", b"relay"))
     assert len(load(file, environ={}).problems) == 1
@@ -258,7 +258,7 @@ def test_invalid_variables_are_reported(tmp_path: Path) -> None:
 def test_missing_or_binary_configuration_file_is_reported(tmp_path: Path) -> None:
     missing, loud = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
     assert "none.toml: cannot be read: No such file" in str(missing)
-    assert "none.toml: nothing of this file is in force: NOBODY WILL BE NOTIFIED" in str(loud)
+    assert "none.toml: no setting in this file has any effect: NOBODY WILL BE NOTIFIED" in str(loud)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (binary,) = load(tmp_path / "binary.toml", environ={}, cwd=tmp_path).problems
     assert "UTF-8" in str(binary)
@@ -364,4 +364,4 @@ def test_valid_reactions_to_a_stall_are_accepted(tmp_path: Path, value: str) -> 
 def test_invalid_reaction_to_a_stall_is_reported(tmp_path: Path, value: str) -> None:
     config = load_text(tmp_path, f"[stall]\non_stall = {value!r}\n")
     assert config["stall.on_stall"] == "report"
-    assert "must be report, abort, or command with" in str(config.problems[0])
+    assert "must be report, abort, or command followed by" in str(config.problems[0])

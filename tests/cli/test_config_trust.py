@@ -210,9 +210,7 @@ def test_config_show_names_the_file_that_was_read_or_ignored(stallwatch: Stallwa
     assert result.exit_code == 0
     assert f"file: {file} (ignored, because every account can write it)" in result.stdout
     (line,) = result.stderr.splitlines()
-    assert line.startswith(
-        f"stallwatch: {file}: ignored, because every account can write it; none of its settings"
-    )
+    assert line.startswith(f"stallwatch: {file}: ignored, because every account can write it; its settings")
 
 
 def test_run_does_not_run_the_command_of_an_ignored_file(
@@ -286,7 +284,7 @@ def test_trust_reports_missing_files(stallwatch: Stallwatch, file: Path) -> None
     done = stallwatch("config", "trust", "--revoke", "none.toml")
     assert done.exit_code == 1 and "was not trusted" in done.stderr
     done = stallwatch("config", "trust", "--revoke")
-    assert done.exit_code == 2 and "--revoke needs the FILE" in done.stderr
+    assert done.exit_code == 2 and "--revoke requires FILE" in done.stderr
 
 
 def test_files_that_cannot_be_trusted_are_refused(stallwatch: Stallwatch, file: Path, tmp_path: Path) -> None:
@@ -298,4 +296,4 @@ def test_files_that_cannot_be_trusted_are_refused(stallwatch: Stallwatch, file: 
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     done = stallwatch("config", "trust", str(file))
-    assert done.exit_code == 1 and "would not count: every account can write its folder" in done.stderr
+    assert done.exit_code == 1 and "cannot be used: every account can write its folder" in done.stderr

@@ -120,7 +120,7 @@ def test_stall_is_shown_in_the_terminal_and_in_the_chat(watched: list[Watched], 
     assert demo.survivors() == []
     assert list(tmp_path.glob("stallwatch-demo-*")) == []
     shown = re.sub(r"\ndemo │ +\d+ s │", "", demo.text)  # without line breaks
-    assert re.search(r"The folder \S*/stallwatch-demo-\w+ of this demo is deleted", shown)
+    assert re.search(r"Deleting the folder \S*/stallwatch-demo-\w+ of this demo", shown)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

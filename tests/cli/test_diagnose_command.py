@@ -89,7 +89,7 @@ def test_schema_and_path_arguments_are_not_confused(stallwatch: Stallwatch, tmp_
     (tmp_path / "--json=2").write_text(OOM)
     assert json.loads(stallwatch("diagnose", "--json", "--", "--json=2").stdout)["schema"] == 1
     refused = stallwatch("diagnose", "--json=3", "-", stdin=OOM)
-    assert refused.exit_code == 2 and "--json=3: the schemas are 1 and 2" in refused.stderr
+    assert refused.exit_code == 2 and "--json=3: the schema must be 1 or 2" in refused.stderr
     both = stallwatch("diagnose", "--each", "--json=2", "--", "--json=2")
     assert [load["diagnosis"]["schema"] for load in json.loads(both.stdout)] == [2]
 
@@ -206,7 +206,7 @@ def test_unusable_baseline_is_reported(stallwatch: Stallwatch, tmp_path: Path) -
     (tmp_path / "dead.log").write_text(UNKNOWN)
     result = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
     assert result.exit_code == 1
-    assert "not healthy itself (unknown-failure)" in result.stderr
+    assert "this run is not healthy (unknown-failure)" in result.stderr
     missing = stallwatch("diagnose", "dead.log", "--baseline", "gone.log")
     assert missing.exit_code == 2
     assert "gone.log: no such file" in missing.stderr
@@ -308,7 +308,7 @@ def test_explain_shows_how_the_verdict_was_reached(stallwatch: Stallwatch) -> No
     assert report["explained"][0]["assessor"] == "matches"
     assert "explained" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=OOM).stdout)
     assert (
-        "--explain works only with one report"
+        "--explain works only for a single report"
         in stallwatch("diagnose", "-", "--explain", "--brief", stdin=OOM).stderr
     )
 
@@ -317,14 +317,14 @@ def test_report_formats_exclude_each_other(stallwatch: Stallwatch, tmp_path: Pat
     (tmp_path / "train.log").write_text("step 1/2 loss 0.5\n")
     result = stallwatch("diagnose", "train.log", "--json", "--markdown")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--json and --markdown exclude each other" in result.stderr
+    assert "--json and --markdown cannot be combined" in result.stderr
 
 
 def test_binary_file_is_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "noise.bin").write_bytes(bytes(range(128, 256)) * 40)
     result = stallwatch("diagnose", "noise.bin")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "noise.bin: is a binary file, not a log" in result.stderr
+    assert "noise.bin: this is a binary file, not a log" in result.stderr
     (tmp_path / "notes.txt").write_text("bread, milk\n")
     result = stallwatch("diagnose", "notes.txt")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -224,7 +224,7 @@ def test_names_with_control_characters_are_not_suggested(stallwatch: Stallwatch,
 def test_incompatible_options_are_refused(stallwatch: Stallwatch, logs: Path) -> None:
     for options in (["--each", "--together"], ["--job", "1001", "--together"], ["--job", "1001", "--each"]):
         result = stallwatch("diagnose", "logs", *options)
-        assert (result.exit_code, result.stdout) == (2, "") and "exclude each other" in result.stderr
+        assert (result.exit_code, result.stdout) == (2, "") and "cannot be combined" in result.stderr
     result = stallwatch("diagnose", "logs", "--job", "99")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no job is called 99; the jobs are 1001, 1002, 1003" in result.stderr

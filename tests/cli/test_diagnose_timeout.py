@@ -24,7 +24,7 @@ def test_files_that_were_not_read_in_time_are_reported(
     (tmp_path / "rank0.log").write_bytes(LOG)
     monkeypatch.setattr(Limits, "time_left", property(lambda _: 0.0))
     done = stallwatch("diagnose", "--timeout", "1s", "--json=2", "rank0.log")
-    assert "--timeout: there was no time to read 1 file to the end" in done.stderr
+    assert "--timeout: the time was too short to read 1 file completely" in done.stderr
     assert f'"unread_bytes": {len(LOG)}' in done.stdout
     assert done.exit_code == 3  # nothing shows the outcome of the run
 
@@ -33,4 +33,4 @@ def test_files_that_were_not_read_in_time_are_reported(
 def test_invalid_duration_is_refused(stallwatch: Stallwatch, text: str) -> None:
     done = stallwatch("diagnose", f"--timeout={text}", "rank0.log")
     assert done.exit_code == 2
-    assert "give one such as 30s, 5m or 2h" in done.stderr
+    assert "use a value such as 30s, 5m, or 2h" in done.stderr

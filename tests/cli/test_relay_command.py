@@ -29,7 +29,10 @@ def test_taken_port_and_missing_database_are_reported(
         port = str(taken.getsockname()[1])
         result = stallwatch("relay", "--port", port)
     assert result.exit_code == 2
-    assert f"127.0.0.1:{port} cannot be had: Address already in use; give another --port" in result.stderr
+    assert (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port with --port"
+        in result.stderr
+    )
     monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", "sqlite:////nowhere/at/s3cr3t/all.db")
     result = stallwatch("relay", "--port", "0")
     assert result.exit_code == 1
@@ -46,10 +49,10 @@ def test_relay_listens_publicly_only_with_a_token_or_an_explicit_option(
     with socket.create_server(("0.0.0.0", 0)) as taken:  # the command reaches the bind call
         port = str(taken.getsockname()[1])
         result = stallwatch("relay", "--host", "0.0.0.0", "--port", port, "--insecure")
-        assert f"0.0.0.0:{port} cannot be had" in result.stderr
+        assert f"cannot listen on 0.0.0.0:{port}" in result.stderr
         monkeypatch.setenv("STALLWATCH_RELAY_TOKEN", "s3cr3t-token")
         result = stallwatch("relay", "--host", "0.0.0.0", "--port", port)
-        assert f"0.0.0.0:{port} cannot be had" in result.stderr
+        assert f"cannot listen on 0.0.0.0:{port}" in result.stderr
 
 
 def test_chat_in_a_route_is_sufficient(stallwatch: Stallwatch, tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def test_chat_in_a_route_is_sufficient(stallwatch: Stallwatch, tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = stallwatch("--config", str(tmp_path / "stallwatch.toml"), "relay", "--port", port)
-    assert "cannot be had" in result.stderr
+    assert "cannot listen on" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_invalid_chat_does_not_affect_other_chats(
         port = str(taken.getsockname()[1])
         result = stallwatch("--config", str(file), "relay", "--port", port)
     assert result.exit_code == 2  # without the broken chat, the relay continues up to the port
-    assert ("cannot be had" in result.stderr) is (CHAT in urls)
+    assert ("cannot listen on" in result.stderr) is (CHAT in urls)
     assert f"{file}:2: alerts.urls must be a list of strings" in result.stderr
     assert expected in result.stderr and "s3cr3t" not in result.stderr
 
@@ -114,7 +117,7 @@ def test_only_a_wrong_listen_address_stops_the_relay(
         port = str(taken.getsockname()[1])
         result = stallwatch("--config", str(file), "relay", "--port", port)
     assert result.exit_code == 2 and result.stderr
-    assert ("cannot be had" in result.stderr) is not ends  # the command reached the bind call
+    assert ("cannot listen on" in result.stderr) is not ends  # the command reached the bind call
     assert ("relay 已启动，但上面忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
 
 
@@ -126,6 +129,6 @@ def test_relay_prints_its_address_and_stops_on_request(tmp_path: Path) -> None:
         line = relay.stderr.readline()
         relay.send_signal(signal.SIGTERM)
         _, rest = relay.communicate(timeout=120)
-    assert line.startswith("stallwatch: Alertmanager may post to http://127.0.0.1:")
+    assert line.startswith("stallwatch: Alertmanager can post to http://127.0.0.1:")
     assert relay.returncode == 0
     assert "s3cr3t" not in line + rest and "Traceback" not in rest

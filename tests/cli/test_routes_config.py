@@ -57,7 +57,7 @@ def test_routes_are_shown_without_secrets(stallwatch: Stallwatch, tmp_path: Path
     [
         ("run = ['a']", "did you mean runs?"),
         ("runs = 3", "must be a list of strings"),
-        ("severities = ['fatal']", "must be of info, warning, critical"),
+        ("severities = ['fatal']", "must be one of info, warning, critical"),
         ("quiet = '22-7'\ntimezone = 'Asia/Shanghai'", "two times of the day"),
         ("quiet = '25:00-07:00'\ntimezone = 'Asia/Shanghai'", "two times of the day"),
         ("quiet = '22:00-07:00'", 'timezone = "Asia/Shanghai"'),
@@ -69,9 +69,9 @@ def test_routes_are_shown_without_secrets(stallwatch: Stallwatch, tmp_path: Path
         ("escalate_minutes = 'soon'", "not 'soon'"),
         ("runs = ['a', 5]", "entry 2 is a number"),
         ("runs = ['a', '']", "entry 2 is empty"),
-        ("urls = ['json://s3cr3t', 5]", "entry 2 is a number, and is left out"),
-        ("escalate_minutes = 5", "needs escalate_urls"),
-        ("escalate_urls = ['slack://s3cr3t']", "needs escalate_urls, and these need it"),
+        ("urls = ['json://s3cr3t', 5]", "entry 2 is a number, and is ignored"),
+        ("escalate_minutes = 5", "must be set together with escalate_urls"),
+        ("escalate_urls = ['slack://s3cr3t']", "must be set together with escalate_urls"),
         ("escalate_minutes = true", "a number of minutes"),
         ("continue = 'yes'", "true or false"),
     ],
@@ -139,7 +139,7 @@ def test_all_mistakes_are_reported_together_and_the_rest_is_used(tmp_path: Path)
         (9, "alerts.routes[1].timezone"),
         (14, "alerts.routes[2].escalate_minutes"),
     ]
-    assert all("until then all chats hear" in problem.remedy for problem in config.problems)
+    assert all("until the route is corrected, all chats" in problem.remedy for problem in config.problems)
     assert [route.broken for route in config["alerts.routes"]] == [True, True, False]
     assert config["alerts.routes"][2].escalate_after == 900.0
 
@@ -185,7 +185,7 @@ def test_misplaced_routes_are_reported_with_their_line_and_still_used(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[alerts]]\nlanguage = 'zh'", "write [alerts] on a line"),
+        ("[[alerts]]\nlanguage = 'zh'", "write [alerts] on a separate line"),
         ("[alerts.urls]\nteam = 'slack://a'", "must be a list of strings, not a table"),
         ("[alert.routes]\nruns = ['a']", "did you mean alerts?"),
         ("[alerts.routes]\nruns = ['a']\n[alerts.routes]\nruns = ['b']", "[[alerts.routes]]"),

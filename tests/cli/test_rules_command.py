@@ -114,7 +114,7 @@ def test_check_reports_a_long_pattern(stallwatch: Stallwatch, mine: Path) -> Non
     mine.write_text(PAGE.replace("the moon is", "(?:it rains" + "|it pours" * 30 + "|the moon is)"))
     result = stallwatch("rules", "check", "mine")
     assert result.exit_code == 2
-    assert "moon-is-full.md:11: the pattern is written longer than 200 characters" in result.stderr
+    assert "moon-is-full.md:11: the text of the pattern is longer than 200 characters" in result.stderr
 
 
 def test_show_of_an_unknown_rule_suggests_one(stallwatch: Stallwatch) -> None:
@@ -148,7 +148,7 @@ def test_check_of_a_custom_folder_reports_problems(stallwatch: Stallwatch, mine:
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith((f"stallwatch: {mine}:", "stallwatch: mine/house/moon-is-full.md:"))
-    assert "'log quiet' sample 1 fires" in line
+    assert "fires on the 'log quiet' sample 1" in line
     assert result.stdout == "1 page, 1 problem\n"
 
 

@@ -81,4 +81,4 @@ def test_output_path_that_is_a_file_is_reported(stallwatch: Stallwatch, tmp_path
     (tmp_path / "taken").write_text("a file")
     result = stallwatch("rules", "export", "--prometheus", "taken/below")
     assert result.exit_code == 2
-    assert "cannot be written" in result.stderr and "name another folder" in result.stderr
+    assert "cannot be written" in result.stderr and "choose another folder" in result.stderr

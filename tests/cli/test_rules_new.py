@@ -43,7 +43,9 @@ def test_unwritten_sections_are_listed_and_not_reported(
     stallwatch("rules", "new", "no-soup", "--from", log)
     result = stallwatch("rules", "check", "my-rules")
     assert result.exit_code == 0
-    assert "no-soup.md: not written yet: What happened, Why, Fix, When it is harmless" in result.stderr
+    assert (
+        "no-soup.md: sections not written yet: What happened, Why, Fix, When it is harmless" in result.stderr
+    )
     assert "To be written" not in stallwatch("diagnose", log, "--rules", "my-rules").stdout
     page = tmp_path / "my-rules" / "trl" / "no-soup.md"
     page.write_text(page.read_text().replace("To be written: the mechanism.", "The cook slept."))
@@ -60,7 +62,7 @@ def test_name_family_and_folder_can_be_set(stallwatch: Stallwatch, tmp_path: Pat
     page.write_text("mine\n")
     again = stallwatch(*command)
     assert again.exit_code == 2
-    assert "exists and is left as it is" in again.stderr
+    assert "already exists" in again.stderr
     assert page.read_text() == "mine\n"
 
 
@@ -84,7 +86,8 @@ def test_log_without_an_unknown_failure_is_refused(stallwatch: Stallwatch, tmp_p
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
     assert known.stderr == (
-        "stallwatch: oom.log: this log's failure is known: cuda-oom (stallwatch rules show cuda-oom)\n"
+        "stallwatch: oom.log: a rule for the failure in this log already exists: cuda-oom"
+        " (stallwatch rules show cuda-oom)\n"
     )
     (tmp_path / "good.log").write_text("step 1/90 loss 1.5\n")
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
@@ -100,7 +103,7 @@ def test_new_lines_next_to_a_known_failure_are_not_an_unknown_failure(
     )
     known = stallwatch("rules", "new", "--from", "oom.log")
     assert known.exit_code == 2
-    assert "failure is known: cuda-oom" in known.stderr
+    assert "already exists: cuda-oom" in known.stderr
     assert not (tmp_path / "my-rules").exists()
 
 

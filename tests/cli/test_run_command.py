@@ -165,7 +165,7 @@ def test_missing_command_has_exit_code_127(process: Process) -> None:
             "[alerts]\nurls = ['json://127.0.0.1:1'\n[stall]\n",
             [
                 "stallwatch.toml:3: is not valid TOML",
-                "stallwatch.toml:3: nothing of this file",
+                "stallwatch.toml:3: no setting in this file",
                 "NOBODY WILL BE",
             ],
         ),
@@ -198,7 +198,7 @@ def test_exit_code_is_kept_if_monitoring_fails(
     ("broken", "expected"),
     [
         ("stallwatch.cli.watching.print_end", "the report failed"),
-        ("stallwatch.cli.watching.TerminalSink.close", "the last lines for the terminal failed"),
+        ("stallwatch.cli.watching.TerminalSink.close", "printing the last lines on the terminal failed"),
         ("stallwatch_alerts.store_sink.StoreSink.close", "storing the last incidents failed"),
         ("stallwatch_exporter.running.capture.Capture.drain", "forwarding the last output failed"),
         ("stallwatch_exporter.watching.log_reader.LogReader.finish", "concluding failed"),

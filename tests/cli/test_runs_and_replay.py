@@ -184,7 +184,7 @@ def test_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
 def test_missing_run_is_an_error(stallwatch: Stallwatch, home: Path) -> None:
     RunFolder.create("sft", ["x"], home=home)
     result = stallwatch("runs", "dpo")
-    assert result.exit_code == 2 and "is called dpo" in result.output
+    assert result.exit_code == 2 and "is named dpo" in result.output
 
 
 def test_interrupted_run_did_not_fail(stallwatch: Stallwatch, home: Path) -> None:

@@ -47,7 +47,7 @@ def test_output_file_is_csv_or_parquet(log: Path, tmp_path: Path) -> None:
     for name in ("x.csv", "x.parquet"):
         result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / name)])
         assert result.exit_code == 0
-        assert "1,800 samples in" in result.stderr
+        assert "1,800 samples written to" in result.stderr
     assert parquet.read_table(tmp_path / "x.parquet").num_rows == 1800
     assert len(rows((tmp_path / "x.csv").read_text())) == 1800
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.log", "x.csv", "x.parquet"]
@@ -75,7 +75,7 @@ def test_nothing_is_written_if_no_input_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "name another file with -o")]
+    ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "choose another file with -o")]
 )
 def test_unwritable_output_is_reported(log: Path, tmp_path: Path, name: str, words: str) -> None:
     from stallwatch.cli import StallwatchGroup
@@ -89,7 +89,7 @@ def test_unwritable_output_is_reported(log: Path, tmp_path: Path, name: str, wor
 def test_count_of_a_single_sample_is_singular(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("{'loss': 0.5, 'epoch': 0.1}\n")
     result = CliRunner().invoke(cli, ["samples", str(tmp_path / "one.log"), "-o", str(tmp_path / "x.csv")])
-    assert "1 sample in " in result.stderr
+    assert "1 sample written to " in result.stderr
 
 
 def test_parquet_without_pyarrow_names_the_missing_package(

@@ -65,7 +65,7 @@ def test_claim_with_the_groups_is_configurable() -> None:
         ({"client_id": ""}, "login.client_id is missing"),
         ({"metadata_url": ""}, "login.metadata_url is missing"),
         ({"metadata_url": "id.example.org"}, "is not an http(s) address"),
-        ({"viewers": (), "operators": ()}, "no viewers and no operators"),
+        ({"viewers": (), "operators": ()}, "viewers and operators are empty"),
         ({"viewers": ("example.org",)}, "invalid entry 'example.org'"),
         ({"viewers": ("group:",)}, "invalid entry 'group:'"),
     ],

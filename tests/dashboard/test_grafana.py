@@ -154,7 +154,7 @@ def test_response_of_another_server_is_reported(grafana: FakeGrafana) -> None:
     """Another page is the sign-in page of a proxy, for example, or another server at that port."""
     grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
     grafana.kind = "text/html"
-    with pytest.raises(PushError, match="not like Grafana"):
+    with pytest.raises(PushError, match="not Grafana"):
         list(push(Grafana(grafana.url, TOKEN), boards()))
 
 

@@ -361,7 +361,7 @@ def test_rules_page_tests_a_pattern_and_drafts_a_page() -> None:
     assert not app.exception
     assert list(app.dataframe[1].value["what"]) == ["heart"]
     app.text_input(key="pattern").input("(?=x)").run()
-    assert "linear" in texts(app, "error")
+    assert "not a valid RE2 expression" in texts(app, "error")
     failed = 'Traceback (most recent call last):\n  File "/a/b.py", line 3, in f\n    g()\n'
     app.text_area(key="draft_lines").input(f"{failed}b.Odd: the seven seals of {HOSTILE} are open\n").run()
     assert not app.exception and "status: incubating" in texts(app, "code")

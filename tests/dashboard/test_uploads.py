@@ -118,7 +118,7 @@ def test_zip_bomb_is_stopped_and_reported(settings: DashboardSettings) -> None:
 def test_nested_zip_bomb_is_not_unpacked(settings: DashboardSettings) -> None:
     inner = zipped(("rank0.log", bytes(10_000_000)))
     answer = read(settings, ("nested.zip", zipped(*((f"{n}.log", inner) for n in range(5)))))
-    assert "is a zip archive within an archive, and not read; unpack it" in told(answer)
+    assert "the file is a zip archive inside an archive and was not read; unpack it" in told(answer)
 
 
 def test_limits_apply_to_compressed_members(settings: DashboardSettings) -> None:
@@ -144,7 +144,7 @@ def test_links_in_archives_are_not_followed(settings: DashboardSettings, tmp_pat
     hard = tarfile.TarInfo("rank1.log")
     hard.type, hard.linkname = tarfile.LNKTYPE, "../../secret.log"
     answer = read(settings, ("links.tar", tarred((link, b""), (hard, b""))))
-    assert answer.found.primary is None and "holds no log files" in told(answer)
+    assert answer.found.primary is None and "contains no log files" in told(answer)
 
 
 def test_wrong_sizes_in_headers_are_harmless(settings: DashboardSettings) -> None:
@@ -166,7 +166,7 @@ def test_number_of_members_is_bounded(settings: DashboardSettings) -> None:
         for number in range(100_000):
             archive.writestr(f"r{number}.log", b"x")
     answer = read(settings, ("many.zip", packed.getvalue()))
-    assert "many.zip: holds more than 50 files; the others were not read" in told(answer)
+    assert "many.zip: the archive contains more than 50 files; the rest was not read" in told(answer)
     assert answer.found.stats.files == 50
 
 
@@ -239,7 +239,7 @@ def test_oversized_upload_names_the_largest_file() -> None:
     mib = 1024 * 1024
     assert too_much([("a.log", mib)], 2) is None
     problem = too_much([("a.log", mib), ("b.log", 2 * mib)], 2)
-    assert problem is not None and problem.path == "b.log" and "more than 2 MiB" in str(problem)
+    assert problem is not None and problem.path == "b.log" and "exceeds the limit of 2 MiB" in str(problem)
 
 
 class TestGate:

@@ -22,8 +22,8 @@ BLOCKS = {name: list(blocks(name, (ROOT / name).read_text(encoding="utf-8"))) fo
 LASTING = {
     "tail": "as history",
     "dashboard": "dashboard on http://",
-    "relay": "Alertmanager may post to",
-    "coordinator": "agents may join",
+    "relay": "Alertmanager can post to",
+    "coordinator": "agents can join",
 }
 #: Commands that exit with 1 for what they find.
 FINDING = ("check", "diagnose", "matches", "rules test", "stacks")

@@ -124,9 +124,9 @@ def test_existing_name_with_glob_characters_is_not_expanded() -> None:
         ("gone.log", "no such file or folder"),
         ("*.gone", "no file matches"),
         ("", "the path is empty"),
-        ("void", "the folder holds no log files"),
+        ("void", "the folder contains no log files"),
         ("empty.log", "the file is empty"),
-        ("binary.log", "is a binary file, not a log"),
+        ("binary.log", "this is a binary file, not a log"),
         ("dangling.log", "no such file or folder"),
         ("gone\0.log", "no such file or folder"),
     ],
@@ -171,7 +171,7 @@ def test_file_without_read_permission_is_reported(monkeypatch: pytest.MonkeyPatc
     found, problems = read("secret.log")
     assert found == {}
     assert [str(problem) for problem in problems] == [
-        "secret.log: cannot be read (Permission denied); check who may read it"
+        "secret.log: cannot be read (Permission denied); check the permissions"
     ]
 
 
@@ -198,7 +198,7 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, pack: Callable[
 
 def test_unusable_standard_input_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for data, message in (
-        (b"", "nothing came in"),
+        (b"", "no data was received"),
         (tar_bytes({"a.log": b"x"}), "a tar archive cannot be read from a pipe"),
     ):
         feed_stdin(monkeypatch, data)
@@ -284,5 +284,5 @@ def test_plain_file_with_an_archive_extension_is_read_and_reported(
     files, problems = expand([str(path)])
     assert b"".join(files[0].chunks([])) == b"step 1 loss 1.5\n"
     assert [problem.message for problem in problems] == (
-        [f"not a {kind} archive; read as text"] if kind else []
+        [f"the file is not a {kind} archive and was read as text"] if kind else []
     )

@@ -56,7 +56,7 @@ def test_truncated_compressed_file_is_read_up_to_its_end(ending: str) -> None:
     assert TEXT.startswith(found[f"a.{ending}"])
     if ending != "bz2":  # bz2 blocks are larger than this text
         assert len(found[f"a.{ending}"]) > len(TEXT) // 3
-    assert len(problems) == 1 and "is cut off" in problems[0].message
+    assert len(problems) == 1 and "is truncated" in problems[0].message
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
@@ -69,7 +69,7 @@ def test_corrupt_compressed_file_is_read_up_to_the_error(ending: str) -> None:
     good = len(TEXT) // 4
     if ending not in ("bz2", "xz"):  # the blocks of both are larger than this text
         assert found[f"a.{ending}"][:good] == TEXT[:good]
-    assert len(problems) == 1 and "is broken" in problems[0].message
+    assert len(problems) == 1 and "is corrupt" in problems[0].message
     assert problems[0].remedy == "copy or compress the file again"
 
 
@@ -79,12 +79,12 @@ def test_corrupt_gzip_yields_every_byte_before_the_error() -> None:
     write("a.gz", data + b"\xff" * 5000)  # an invalid type of block
     found, problems = read("a.gz")
     assert found == {"a.gz": TEXT[:300_000]}
-    assert "is broken" in problems[0].message
+    assert "is corrupt" in problems[0].message
 
 
 def test_compressed_binary_file_is_refused() -> None:
     write("model.gz", gzip.compress(b"\x80\x04pickle" + bytes(range(256)) * 100))
-    assert [problem.message for problem in read("model.gz")[1]] == ["is a binary file, not a log"]
+    assert [problem.message for problem in read("model.gz")[1]] == ["this is a binary file, not a log"]
 
 
 # ---- archives
@@ -150,13 +150,13 @@ def test_nested_archive_is_reported() -> None:
     found, problems = read("all.zip")
     assert found["all.zip!b.log"] == b"b\n"
     assert [(p.path, p.message) for p in problems] == [
-        ("all.zip!logs.tar", "is a tar archive within an archive, and not read")
+        ("all.zip!logs.tar", "the file is a tar archive inside an archive and was not read")
     ]
 
 
 def test_archive_without_logs_is_reported() -> None:
     make_zip("all.zip", {"train.py": b"x", "model.bin": b"x"})
-    assert [problem.message for problem in read("all.zip")[1]] == ["the archive holds no log files"]
+    assert [problem.message for problem in read("all.zip")[1]] == ["the archive contains no log files"]
 
 
 def test_corrupt_archives_are_reported() -> None:
@@ -164,7 +164,7 @@ def test_corrupt_archives_are_reported() -> None:
     data = Path("a.zip").read_bytes()
     write("cut.zip", data[: len(data) // 2])
     write("bad.zip", data[:5000] + b"\xff" * 1000 + data[6000:])
-    assert "is broken" in read("cut.zip")[1][0].message
+    assert "is corrupt" in read("cut.zip")[1][0].message
     assert [problem.path for problem in read("bad.zip")[1]] == ["bad.zip!rank0.log"]
     tar = tar_bytes({"rank0.log": TEXT, "rank1.log": TEXT}, "w:gz")
     write("cut.tar.gz", tar[: len(tar) * 3 // 4])
@@ -219,7 +219,9 @@ def test_number_of_members_is_limited(kind: str) -> None:
         write("a.tar", tar_bytes(members))
     found, problems = read(f"a.{kind}", limits=Limits(members=5))
     assert len(found) == 5
-    assert [problem.message for problem in problems] == ["holds more than 5 files; the others were not read"]
+    assert [problem.message for problem in problems] == [
+        "the archive contains more than 5 files; the rest was not read"
+    ]
 
 
 def test_tar_header_cannot_reserve_memory() -> None:

@@ -92,12 +92,12 @@ def test_hosts_of_ranks_come_from_the_logs(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "comm_lib_trace_rank_1": (b"\x80\x02}.", "is no dump of torch's flight recorder"),
-    "trace.json": (b'{"version": "2.10", "entries": []}', "does not say of which rank it is"),
-    "n1.json": (b'{"time": 1, "seconds": 1, "groups": 3}', "is no snapshot of this version"),
-    "n2.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [], "kind": "code"}]}', "no snapshot"),
-    "n3.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [-2], "kind": "code"}]}', "no snapshot"),
-    "x_rank_3.json": (b'{"comm_lib_version": "", "entries": [', "is broken JSON"),
+    "comm_lib_trace_rank_1": (b"\x80\x02}.", "the file is not a dump of torch's flight recorder"),
+    "trace.json": (b'{"version": "2.10", "entries": []}', "the name of the file does not contain a rank"),
+    "n1.json": (b'{"time": 1, "seconds": 1, "groups": 3}', "the file is not a snapshot from this version"),
+    "n2.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [], "kind": "code"}]}', "not a snapshot"),
+    "n3.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [-2], "kind": "code"}]}', "not a snapshot"),
+    "x_rank_3.json": (b'{"comm_lib_version": "", "entries": [', "the file is not valid JSON"),
 }
 
 

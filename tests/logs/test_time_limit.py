@@ -237,7 +237,7 @@ def test_silent_pipe_is_reported_as_empty(tmp_path: Path, catalogue: Catalogue) 
     os.mkfifo(tmp_path / "pipe")
     options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.1))
     _, problems = diagnose_paths([tmp_path / "pipe"], options)
-    assert [problem.message for problem in problems] == ["nothing came in"]
+    assert [problem.message for problem in problems] == ["no data was received"]
 
 
 def test_remaining_time_is_sent_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_tar_with_a_chain_of_long_names_is_reported_as_broken(tmp_path: Path) ->
     path.write_bytes((name.tobuf(tarfile.GNU_FORMAT) + b"name.log".ljust(512, b"\0")) * 1020)
     sizes, problems = read(path)
     assert sizes == {}
-    assert "the tar archive is broken" in said(problems)
+    assert "the tar archive is corrupt" in said(problems)
 
 
 def test_zip_with_a_huge_directory_is_refused(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_zip_with_a_huge_directory_is_refused(tmp_path: Path) -> None:
     path = zipped(tmp_path / "logs.zip", {f"rank{n}.log": LINE for n in range(300)}, comment=b"x" * 65_000)
     sizes, problems = read(path)
     assert sizes == {}
-    assert "the list of its files takes more than 16 MiB" in said(problems)
+    assert "the archive's list of files is larger than 16 MiB" in said(problems)
 
 
 def test_tar_with_countless_folders_is_refused(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_tar_with_countless_folders_is_refused(tmp_path: Path) -> None:
     path = tarred(tmp_path / "logs.tar.gz", *folders, (tarfile.TarInfo("rank0.log"), LINE))
     sizes, problems = read(path, Limits(members=10))
     assert sizes == {}
-    assert "holds more than 200 files, folders and links" in said(problems)
+    assert "the archive contains more than 200 files, folders, and links" in said(problems)
 
 
 def test_tar_with_too_many_global_keywords_is_refused(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_nested_archive_is_reported_and_not_opened(tmp_path: Path, outer: str, i
     if inner.startswith("logs"):  # a name of logs
         (problem,) = problems
         assert problem.path == f"{path}!{inner}"
-        assert "archive within an archive" in str(problem) and "unpack it" in str(problem)
+        assert "archive inside an archive" in str(problem) and "unpack it" in str(problem)
 
 
 def test_folder_with_only_archives_is_reported(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_folder_with_only_archives_is_reported(tmp_path: Path) -> None:
     zipped(tmp_path / "data.zip", {"rank0.log": LINE})
     sizes, problems = read(tmp_path)
     assert sizes == {}
-    assert "data.zip; give the archives themselves" in said(problems)
+    assert "data.zip; give the paths of the archives" in said(problems)
 
 
 @pytest.mark.parametrize("name", ["../../escaped/rank0.log", "/escaped/rank0.log", "..\\escaped\\rank0.log"])

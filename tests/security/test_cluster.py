@@ -377,7 +377,7 @@ def test_secret_that_others_can_read_or_write_is_not_used(mode: int, two: Cluste
     alone = two.start(0, secret="")
     assert alone.post() and alone.backing.address == ""
     assert alone.notes == [
-        f"this agent cannot join other hosts: {path}: it is no file of this account alone; {HOW_TO_JOIN}"
+        f"this agent cannot join other hosts: {path}: the file is not private to this account; {HOW_TO_JOIN}"
     ]
 
 

@@ -73,7 +73,7 @@ def test_foreign_home_is_reported_in_one_line(home: Path, own: Path) -> None:
     done = CliRunner().invoke(cli, ["runs"])
     named, empty = done.stderr.splitlines()
     assert named.startswith(f"stallwatch: {home} belongs to another account, so") and f"under {own}" in named
-    assert f"no run in {own}/.local/state/stallwatch yet" in empty
+    assert f"no runs in {own}/.local/state/stallwatch yet" in empty
 
 
 @pytest.mark.parametrize("owned", ["eve", "eve/.local", "eve/.local/state", "eve/.local/state/stallwatch"])

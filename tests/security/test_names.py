@@ -96,7 +96,7 @@ def test_pipe_or_socket_named_like_a_log_is_skipped(tmp_path: Path, diagnosed: D
         diagnosis, problems = diagnosed(*paths)
         assert diagnosis.verdict == "failed"
         assert {(problem.path, problem.message) for problem in problems} == {
-            (str(special), f"is a {kind} and no file; not read")
+            (str(special), f"this is a {kind}, not a file, and was not read")
         }
 
 
@@ -106,7 +106,7 @@ def test_endless_device_is_reported_as_binary(diagnosed: Diagnose, device: str) 
     """Its output is no text, which its beginning shows."""
     diagnosis, problems = diagnosed(device)
     assert diagnosis.stats.bytes == 0
-    assert [problem.message for problem in problems] == ["is a binary file, not a log"]
+    assert [problem.message for problem in problems] == ["this is a binary file, not a log"]
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_log_without_read_permission_is_reported(somebody: Path, diagnosed: Diag
     assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1), problems
     (problem,) = problems
     assert problem.path == str(somebody / "rank1.log")
-    assert "Permission denied" in problem.message and problem.remedy == "check who may read it"
+    assert "Permission denied" in problem.message and problem.remedy == "check the permissions"
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])

@@ -432,7 +432,7 @@ def test_unusable_pattern_is_reported_and_other_patterns_apply(pattern: str, tmp
     assert config["redact.patterns"] == ("ACME-[0-9]+",)
     (problem,) = config.problems
     assert (problem.file, problem.line, problem.key) == (str(file), 2, "redact.patterns")
-    assert "entry 1 is left out" in problem.message
+    assert "entry 1 is ignored" in problem.message
 
 
 def test_groups_of_many_site_patterns_do_not_accumulate(site: Any) -> None:

@@ -187,7 +187,7 @@ def test_pipe_and_endless_device_among_the_logs_are_skipped(attacked: Attacked, 
     (logs / "rank2.log").write_text("step 1 loss 2.0\n")
     done = attacked(tmp_path, "diagnose", "logs")
     assert done.returncode == 2 and "1 file, 1 line" in done.stdout  # 2: something was not read
-    assert "rank0.log: is a pipe" in done.stderr and "rank1.log: is a device" in done.stderr
+    assert "rank0.log: this is a pipe" in done.stderr and "rank1.log: this is a device" in done.stderr
 
 
 def test_symlink_in_place_of_a_draft_page_is_not_followed(
@@ -225,7 +225,7 @@ def test_symlink_with_the_name_of_a_report_is_not_followed(
     eves(link)
     done = attacked(shared, *command.split())
     assert done.returncode == 2 and victim.read_text() == "mine"
-    assert f"{name}: cannot be written: it is a link of another account" in done.stderr
+    assert f"{name}: cannot be written: it is a link that belongs to another account" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,10 @@ def test_symlink_with_the_name_of_the_reports_folder_is_not_followed(
     eves(shared / "out")
     done = attacked(shared, *command.split())
     assert done.returncode == 2 and not list((tmp_path / "chosen").iterdir())
-    assert "cannot be written: its folder is a link of another account; name another" in done.stderr
+    assert (
+        "cannot be written: its folder is a link that belongs to another account; choose another"
+        in done.stderr
+    )
 
 
 def test_symlink_of_the_user_is_followed_for_writing(

@@ -113,7 +113,7 @@ class Scraper:
             try:
                 self.scrape_once()
             except Exception:  # a failed round must not end the thread
-                _log.exception("a round of scraping failed")
+                _log.exception("the targets could not be scraped")
             self._stop.wait(max(0.05, self._every - (time.monotonic() - began)))
 
     def _endpoints(self) -> list[tuple[str, AgentInfo | None]]:

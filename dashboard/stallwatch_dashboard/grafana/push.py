@@ -112,10 +112,12 @@ class Grafana:
                 f"{self._url} is not a valid address: it must begin with http:// or https://"
             ) from None
         except (RequestException, OSError) as error:
-            raise PushError(f"{self._url} does not respond: {type(error).__name__}") from None
+            raise PushError(
+                f"{self._url} does not respond: {type(error).__name__}; check the address and the server"
+            ) from None
         # For a web page, such as a proxy's error page, grafana-client returns the text (5.1.4, client.py).
         if not isinstance(answer, (dict, list)):
-            raise PushError(f"{self._url} responded, but not like Grafana: another server uses this address")
+            raise PushError(f"{self._url} responded, but this server is not Grafana; check the address")
         return answer
 
 
@@ -158,6 +160,6 @@ def _text(incident: Incident) -> str:
 def _remedy(status: int) -> str:
     return {
         401: "; set STALLWATCH_GRAFANA_TOKEN to a service account's token",
-        403: "; the service account needs the role Editor, or Admin to create a data source",
-        412: "; another board already has this name: rename or remove that board",
+        403: "; the service account needs the Editor role, or the Admin role to create a data source",
+        412: "; another board already has this name; rename or remove the other board",
     }.get(status, "")

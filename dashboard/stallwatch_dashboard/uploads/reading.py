@@ -160,7 +160,7 @@ def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | N
     return InputProblem(
         name,
         None,
-        f"the files are {total / _MIB:,.0f} MiB together, more than {most_mb:,} MiB; this is the largest"
-        f" ({size / _MIB:,.0f} MiB)",
+        f"the files total {total / _MIB:,.0f} MiB, which exceeds the limit of {most_mb:,} MiB; this file"
+        f" is the largest ({size / _MIB:,.0f} MiB)",
         "omit some files, compress them, or run stallwatch diagnose on the host that has them",
     )

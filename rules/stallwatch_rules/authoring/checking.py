@@ -48,24 +48,24 @@ def _as_active(page: RulePage) -> RulePage:
 def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[PageError]:
     for part in page.parts:
         for line in part.long_at:
-            message = f"the pattern is written longer than {LONGEST} characters"
+            message = f"the text of the pattern is longer than {LONGEST} characters"
             yield PageError(
-                part.path, line, message, "split it into several, or use fragments (docs/rules.md)"
+                part.path, line, message, "split it into several patterns, or use fragments (docs/rules.md)"
             )
         for number, (sample, line) in enumerate(zip(part.fires, part.fires_at, strict=True), 1):
             if _fired(page, sample, catalogue, matcher) is None:
-                message = f"the 'log fires' sample {number} does not fire the rule"
-                remedy = "mend the sample, or the patterns, requires and unless"
+                message = f"the rule does not fire on the 'log fires' sample {number}"
+                remedy = "correct the sample, or change patterns, requires, or unless"
                 yield PageError(part.path, line, message, remedy)
         for number, (sample, line) in enumerate(zip(part.quiet, part.quiet_at, strict=True), 1):
             where = _fired(page, sample, catalogue, matcher)
             if where is not None:
-                message = f"the 'log quiet' sample {number} fires the rule" + where
-                remedy = "narrow the patterns, or add what tells it apart to unless"
+                message = f"the rule fires on the 'log quiet' sample {number}" + where
+                remedy = "make the patterns more specific, or add a pattern to unless"
                 yield PageError(part.path, line, message, remedy)
     if len(page.sections.fixes) != len(page.sections.zh_fixes):
-        message = f"{len(page.sections.fixes)} fixes in English, {len(page.sections.zh_fixes)} in Chinese"
-        yield PageError(page.path, 1, message, "give the same fixes in both languages, in the same order")
+        message = f"{len(page.sections.fixes)} fixes in English, but {len(page.sections.zh_fixes)} in Chinese"
+        yield PageError(page.path, 1, message, "write the same fixes in both languages, in the same order")
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
@@ -75,7 +75,7 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
     """
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
-            return f" (its line {number})"
+            return f" (on line {number} of the sample)"
     if not _needs_run(page):
         return None
     reading = RunReading(catalogue, matcher)
@@ -100,6 +100,6 @@ def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
             yield PageError(
                 other.path,
                 1,
-                f"the pattern {pattern!r} is that of {first.id} too",
-                "let one rule have it, or tell the two apart with requires or unless",
+                f"the pattern {pattern!r} is also a pattern of {first.id}",
+                "keep it in one of the rules, or distinguish the rules with requires or unless",
             )

@@ -89,7 +89,7 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
         )
     if primary is not None:
         raise DraftError(_known(primary.rule))
-    raise DraftError("there is no unknown failure in this log")
+    raise DraftError("the log contains no unknown failure")
 
 
 def can_be_drafted(diagnosis: Diagnosis) -> bool:
@@ -102,7 +102,7 @@ def can_be_drafted(diagnosis: Diagnosis) -> bool:
 
 
 def _known(rule: str) -> str:
-    return f"this log's failure is known: {rule} (stallwatch rules show {rule})"
+    return f"a rule for the failure in this log already exists: {rule} (stallwatch rules show {rule})"
 
 
 def fixed_text(message: str) -> int:
@@ -228,16 +228,16 @@ patterns:
 
 ## What happened
 
-To be written: in two to four plain sentences, what somebody sees whose run has just died of this.
+To be written: in two to four plain sentences, what users see when a run has just failed for this reason.
 
 ## Why
 
-To be written: the mechanism. Which code says this, and what had gone wrong before?
+To be written: the mechanism. Which code prints this message, and what went wrong before?
 
 ## Fix
 
 1. To be written: what helps most often, concretely (the flag, the key, the line of code).
-2. To be written: what else may help. A fix for some versions only begins with a condition: `{{torch<2.6}}`.
+2. To be written: what else can help. Start a fix for only some versions with a condition: `{{torch<2.6}}`.
 
 ## When it is harmless
 

@@ -39,16 +39,18 @@ CONCERNS: Mapping[str, Concern] = {
         "deepspeed.initialize(model=None) at {place}; of {trainer}, {missing} is None",
         names=("trainer", "missing"),
     ),
-    "sum": Concern("the loss holds a sum over {parameter}, empty when it was summed; backward at {place}"),
+    "sum": Concern(
+        "the loss contains a sum over {parameter}, which was empty when summed; backward at {place}"
+    ),
     "unwrapped-at-checkpoint": Concern(
-        "{trainer}.save_model ({place}) hands a bare model to accelerate in place of the ZeRO-3 engine",
+        "{trainer}.save_model ({place}) passes an unwrapped model to accelerate, not the ZeRO-3 engine",
         names=("saves",),
     ),
     "unwrapped-later": Concern(
-        "{trainer}.save_model ({place}) hands a bare model to accelerate in place of the ZeRO-3 engine"
+        "{trainer}.save_model ({place}) passes an unwrapped model to accelerate, not the ZeRO-3 engine"
     ),
     "unwrapped-now": Concern(
-        "accelerate gathers the weights of {model} at {place}, which is not the ZeRO-3 engine"
+        "accelerate gathers the weights of {model}, which is not the ZeRO-3 engine, at {place}"
     ),
     "not-gathered": Concern(
         "{trainer} saves (strategy: {saves}) under ZeRO-3, and stage3_gather_16bit_weights_on_model_save"
@@ -68,7 +70,7 @@ CONCERNS: Mapping[str, Concern] = {
     **dict.fromkeys(
         SLOW_RANKS,
         Concern(
-            "rank {rank} takes {share} longer than the others for its own part of a step ({count} steps)",
+            "rank {rank} takes {share} longer than other ranks for its own part of a step ({count} steps)",
             names=("rank", "host", "share", "cost", "count"),
         ),
     ),

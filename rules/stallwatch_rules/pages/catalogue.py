@@ -140,7 +140,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     for root in roots:
         if not root.is_dir():
             message = "no such folder of rule pages"
-            problems.append(PageError(str(root), 1, message, "name an existing folder"))
+            problems.append(PageError(str(root), 1, message, "give the path of an existing folder"))
             continue
         for file in _page_files(root):
             try:
@@ -149,12 +149,12 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
                 problems += error.every()
             except OSError as error:
                 reason = error.strerror or str(error)
-                problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "make it readable"))
+                problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "check the permissions"))
             else:
                 if isinstance(page, Extension):
                     extensions.append(page)
                 elif page.id in pages:
-                    message = f"the id {page.id!r} is taken by {pages[page.id].path}"
+                    message = f"the id {page.id!r} is already used in {pages[page.id].path}"
                     line = _line_of(page, page.id)
                     problems.append(PageError(page.path, line, message, "choose another id"))
                 else:
@@ -166,7 +166,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
             pages[extension.extends] = extended(pages[extension.extends], extension)
         else:
             message = f"extends the unknown rule {extension.extends!r}"
-            problems.append(PageError(extension.path, 1, message, "mend the id, or add its page"))
+            problems.append(PageError(extension.path, 1, message, "correct the id, or add the rule's page"))
     problems += _refused_by_hyperscan(pages, store)
     problems += _unknown_consequences(pages)
     problems += _circles(pages)
@@ -239,9 +239,10 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
     for page in pages.values():
         for consequence in page.explains:
             if consequence == page.id:
-                message, remedy = "a rule cannot explain itself", "remove it from explains"
+                message, remedy = "a rule cannot explain itself", "remove its id from explains"
             elif consequence not in pages:
-                message, remedy = f"explains the unknown rule {consequence!r}", "mend the id, or add its page"
+                message = f"explains the unknown rule {consequence!r}"
+                remedy = "correct the id, or add the rule's page"
             else:
                 continue
             yield PageError(page.path, _line_of(page, consequence, after="explains"), message, remedy)
@@ -265,8 +266,8 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
         yield PageError(
             pages[first].path,
             _line_of(pages[first], circle[1], after="explains"),
-            "explains itself in a circle: " + " → ".join((*circle, first)),
-            "let the earlier of them in time explain the other, and drop one entry of explains",
+            "the rules explain each other in a cycle: " + " → ".join((*circle, first)),
+            "remove an entry of explains, so that only earlier problems explain later problems",
         )
 
 

@@ -125,13 +125,13 @@ def _condition(text: str) -> Condition:
     if text.startswith("in "):
         unknown = [name for name in _listed(text[3:]) if name not in FRAMEWORKS]
         if unknown:
-            raise ValueError(f"{{{text}}} names no framework that is known: {', '.join(FRAMEWORKS)}")
+            raise ValueError(f"{{{text}}} contains an unknown framework; use one of {', '.join(FRAMEWORKS)}")
         return Condition("in", right=text[3:])
     if text.startswith("log ~ "):
         try:
             re.compile(text[6:])
         except re.error as error:
-            raise ValueError(f"{{{text}}} is not a condition on the log: {error}") from error
+            raise ValueError(f"{{{text}}} contains an invalid pattern: {error}") from error
         return Condition("log", right=text[6:])
     larger = _LARGER.fullmatch(text)
     if larger is not None:
@@ -144,7 +144,7 @@ def _condition(text: str) -> Condition:
         requirement = None
     if requirement is None or not requirement.specifier or requirement.extras or requirement.marker:
         raise ValueError(
-            f"{{{text}}} is not a condition on a package's version, or another one that is known"
+            f"{{{text}}} is neither a condition on a package version nor another known condition"
         )
     return Condition("version", requirement.name, str(requirement.specifier))
 

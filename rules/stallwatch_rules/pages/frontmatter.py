@@ -59,10 +59,10 @@ def split(text: str, path: str) -> FrontMatter:
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
-        raise PageError(path, 1, "no front matter", remedy)
+        raise PageError(path, 1, "the page has no front matter", remedy)
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
     if end is None:
-        raise PageError(path, 1, "the front matter does not end", remedy)
+        raise PageError(path, 1, "the front matter has no closing '---' line", remedy)
     loader = LOADER("\n".join(lines[1:end]) + "\n")
     try:
         node = loader.get_single_node()
@@ -72,12 +72,15 @@ def split(text: str, path: str) -> FrontMatter:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 2 if mark is not None else 1
         raise PageError(
-            path, line, f"not valid YAML: {error.problem}", "mend the YAML; quote text with ':' or '#' in it"
+            path,
+            line,
+            f"not valid YAML: {error.problem}",
+            "correct the YAML; quote text that contains ':' or '#'",
         ) from error
     except PageError:
         raise
     except (yaml.YAMLError, ValueError) as error:
-        raise PageError(path, 1, f"not valid YAML: {error}", "mend the YAML") from error
+        raise PageError(path, 1, f"not valid YAML: {error}", "correct the YAML") from error
     finally:
         loader.dispose()
     return FrontMatter(values, node, "\n".join(lines[end + 1 :]), end + 2)
@@ -88,7 +91,9 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
     for name, _ in node.value if isinstance(node, yaml.MappingNode) else ():
         key = str(name.value)
         if key in seen:
-            raise PageError(path, name.start_mark.line + 2, f"{key} is given twice", "keep one of the two")
+            raise PageError(
+                path, name.start_mark.line + 2, f"the key {key} occurs twice", "keep only one of them"
+            )
         seen.add(key)
 
 
@@ -135,7 +140,7 @@ def _problem(matter: FrontMatter, path: str, name: str, kind: Any, message: str)
 
 def _unknown(matter: FrontMatter, path: str, field: str, *keys: str | int) -> PageError:
     message = f"unknown key {field!r}" + (f" in {_place(keys)}" if keys else "")
-    return PageError(path, matter.line_of(*keys, field), message, "remove it, or mend its spelling")
+    return PageError(path, matter.line_of(*keys, field), message, "remove the key, or correct its spelling")
 
 
 def _missing(matter: FrontMatter, path: str, field: str, *keys: str | int) -> PageError:

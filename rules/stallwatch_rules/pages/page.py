@@ -161,7 +161,8 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
     """
     page = parse(text, path, chinese=chinese)
     if isinstance(page, Extension):
-        raise PageError(path, 1, f"it only extends the page {page.extends}", "load it with that page")
+        message = f"the page only extends the page {page.extends}"
+        raise PageError(path, 1, message, f"load it together with {page.extends}")
     return page
 
 
@@ -242,7 +243,7 @@ def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[P
     for key, expected, where in names:
         value = getattr(front, key)
         if not KEBAB.fullmatch(value):
-            yield at(f"{key} {value!r} is not kebab-case", "use lower-case words joined by hyphens", key)
+            yield at(f"{key} {value!r} is not kebab-case", "use lowercase words joined by hyphens", key)
         elif value != expected:
             remedy = f"rename the {key}, or move the file" + (
                 f" to {front.family}/{front.id}.md" if isinstance(front, _PageFront) else ""
@@ -254,15 +255,16 @@ def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[P
     for index, origin in enumerate(front.raised_in):
         keys = ("raised_in", index)
         if not origin.file and not (origin.exceptions and all("." in name for name in origin.exceptions)):
-            remedy = "name the library's file, or exceptions with their modules"
-            yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
+            remedy = "add file, such as torch/amp/grad_scaler.py, or give the exceptions with their modules"
+            yield at("an entry of raised_in needs a file", remedy, *keys)
         if not (origin.functions or origin.exceptions or origin.message):
-            yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
+            message = "an entry of raised_in cannot consist of only a file"
+            yield at(message, "add functions, exceptions, or a pattern for the message", *keys)
     for index, words in enumerate(getattr(front, "said_by", ())):
         if not words.calls and not words.never:
-            yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
+            yield at("said_by needs calls or never", "add a pattern for the calls", "said_by", index)
     if not front.patterns and front.unless:
-        yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
+        yield at("unless needs patterns", "add patterns, or remove unless", "patterns")
 
 
 def _expand_patterns(
@@ -271,7 +273,7 @@ def _expand_patterns(
     """Insert the fragments into all patterns, store the expanded patterns in `made`, and yield problems."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
-        yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
+        yield PageError(path, line, f"a shared fragment is already named ${{{name}}}", "choose another name")
     for key in ("patterns", "requires", "unless"):
         expanded: list[str] = []
         for index, pattern in enumerate(getattr(front, key, ())):
@@ -321,5 +323,5 @@ def _fix_problems(body: Body, path: str) -> Iterator[PageError]:
                 path,
                 item.line,
                 str(error),
-                "write conditions such as {deepspeed<0.15.4; in trainer}, or drop the braces",
+                "write conditions such as {deepspeed<0.15.4; in trainer}, or remove the braces",
             )

@@ -116,14 +116,14 @@ def read_body(
         elif name in ("what", "why", "harmless", "zh_what", "zh_why"):
             prose = _unwrap([line for _, line in section.lines])
             if not prose:
-                problem(section.line, "the section is empty", "write it, or remove its heading")
+                problem(section.line, "the section is empty", "write the section, or remove its heading")
             setattr(body, name, prose)
     if not body.fires:
         remedy = "add a fenced block that starts with ```log fires"
-        problem(last, "no sample that must fire the rule", remedy)
+        problem(last, "the page has no sample on which the rule must fire", remedy)
     if not body.quiet and not samples_only:
         remedy = "add a fenced block that starts with ```log quiet"
-        problem(last, "no sample that must not fire the rule", remedy)
+        problem(last, "the page has no sample on which the rule must not fire", remedy)
     return body, problems
 
 
@@ -135,7 +135,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
     for piece in _pieces(text, first_line):
         if isinstance(piece, _Fenced):
             if not piece.closed:
-                problem(piece.line, "the fenced block does not end", f"close it with {piece.ticks}")
+                problem(piece.line, "the fenced block is not closed", f"close it with {piece.ticks}")
             if not _take_sample(piece, body, problem):
                 current.lines += piece.raw
             continue
@@ -150,7 +150,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
         if name is not None:
             current = _Section(number)
             if name in sections:
-                problem(number, f"the section '{heading}' comes twice", "join the two")
+                problem(number, f"the section '{heading}' occurs twice", "merge the two sections")
             sections[name] = current
         elif not heading.startswith("# "):
             known = ", ".join([*_HEADINGS, *_ZH_HEADINGS])
@@ -222,7 +222,9 @@ def _items(section: _Section, problem: _Report) -> list[Item]:
             found[-1][1].append(line)
         elif line.strip():
             problem(
-                number, "Fix must be a numbered list", "start each fix with '1. ', indent what belongs to it"
+                number,
+                "Fix must be a numbered list",
+                "start each fix with '1. ', and indent its other lines",
             )
             break
         if _FENCE.fullmatch(line):

@@ -59,28 +59,32 @@ def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
     If ``quick`` is True, the check with hyperscan, which takes 2 ms per pattern, is skipped.
     """
     if "\n" in pattern:
-        return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
+        message = "the pattern contains a line break, but a pattern matches only one line"
+        return Fault(message, "write a separate pattern for each line")
     if _LEADING.match(pattern):
         return Fault(
-            "it starts with an unbounded '.*'", "drop it: a pattern is searched anywhere in the line"
+            "it starts with an unbounded '.*'", "remove '.*': a pattern can match anywhere in the line"
         )
     if _TRAILING.search(pattern):
-        return Fault("it ends with an unbounded '.*'", "drop it, or name it: (?P<message>.+)")
+        return Fault("it ends with an unbounded '.*'", "remove '.*', or use a named group: (?P<message>.+)")
     if _ANCHORS.search(pattern):
-        return Fault(r"\A, \z and \Z are not supported", "use ^ and $: they mean the line's start and end")
+        return Fault(
+            r"\A, \z, and \Z are not supported", "use ^ and $, which match the start and end of the line"
+        )
     if _FLAGS.search(pattern):
-        return Fault("inline flags other than (?i) are not supported", "matching is per line; drop the flags")
+        remedy = "remove the flags; a pattern matches only one line"
+        return Fault("inline flags other than (?i) are not supported", remedy)
     try:
         compiled = compile_re2(pattern)
     except re2.error as error:
         reason = error.args[0] if error.args else error
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         if text.startswith(("invalid perl operator", "invalid escape sequence")):
-            remedy = "use google-re2 syntax: no look-around, no back-references"
-            return Fault(f"not a linear-time expression: {text}", remedy)
-        return Fault(f"not an expression: {text}", "to find such a character itself, write \\ before it")
+            remedy = "use RE2 syntax, which has no look-around and no back-references"
+            return Fault(f"not a valid RE2 expression: {text}", remedy)
+        return Fault(f"not a valid expression: {text}", "to match a special character, write \\ before it")
     if compiled.search(b"") is not None:
-        return Fault("it matches the empty line", "make it name the words that must be there")
+        return Fault("it matches an empty line", "add words that the line must contain")
     return None if quick else hyperscan_fault((pattern,))
 
 
@@ -92,7 +96,8 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
         compile_hyperscan(patterns)
     except hyperscan.error as error:
         return Fault(
-            f"hyperscan cannot compile it: {error}", "simplify it; bound long repeats such as {1,2000} lower"
+            f"hyperscan cannot compile it: {error}",
+            "simplify it, or lower the limits of repeats such as {1,2000}",
         )
     return None
 
@@ -210,7 +215,8 @@ def expand(pattern: str, page_fragments: Mapping[str, str]) -> list[str]:
 
 def _filled(text: str, known: Mapping[str, Fragment], depth: int = 0) -> str:
     if depth > _DEEPEST:
-        raise FragmentError(f"the fragment in {text!r} uses itself", "write out one of the two")
+        remedy = "replace one of the references with its text"
+        raise FragmentError(f"the fragment in {text!r} refers to itself", remedy)
 
     def put_in(use: re.Match[str]) -> str:
         fragment = _fragment(use["name"], known)
@@ -223,6 +229,6 @@ def _filled(text: str, known: Mapping[str, Fragment], depth: int = 0) -> str:
 def _fragment(name: str, known: Mapping[str, Fragment]) -> Fragment:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean ${{{near[0]}}}?" if near else "docs/rules.md says which there are"
+        remedy = f"did you mean ${{{near[0]}}}?" if near else "docs/rules.md lists the fragments"
         raise FragmentError(f"unknown fragment ${{{name}}}", remedy)
     return known[name]

@@ -17,8 +17,8 @@ from stallwatch_rules.text.digest import fold_ranks
 
 _MOST_THREADS = 32
 _ORIGINS = {
-    "probe": "told by the rank",
-    "signal": "written by faulthandler, as no thread of the rank could answer",
+    "probe": "reported by the rank",
+    "signal": "written by faulthandler, because no thread of the rank could respond",
     "py-spy": "read by py-spy",
     "": "no stack",
 }
@@ -49,7 +49,7 @@ def folded(stacks: StallStacks, language: str = "en") -> str:
 
 def _lines(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str) -> Iterator[str]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stacks.time))
-    yield f"Stacks{f' of {run}' if run else ''} at {at} UTC, {stacks.seconds:.1f} s after they were asked for"
+    yield f"Stacks{f' of {run}' if run else ''} at {at} UTC, {stacks.seconds:.1f} s after the request"
     if stacks.groups:
         yield render(sentence(stacks))
     alike: dict[tuple[object, ...], list[RankAnswer]] = {}

@@ -50,10 +50,10 @@ def read_pickle(data: bytes) -> Any:
     try:
         return require_bounded(machine.run(), MOST_VALUES, MOST_DEPTH)
     except RecursionError:
-        why = "refers to itself, is nested too deeply, or holds too many values"
+        why = "refers to itself, is nested too deeply, or contains too many values"
         raise PickleRefusedError(why) from None
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError):
-        raise PickleRefusedError(f"is broken at byte {machine.stream.tell()}") from None
+        raise PickleRefusedError(f"is corrupt at byte {machine.stream.tell()}") from None
 
 
 class _Machine:
@@ -72,17 +72,17 @@ class _Machine:
             if opcode is None:
                 at = self.stream.tell() - len(code)
                 if not code:
-                    raise PickleRefusedError(f"ends early, at byte {at}")
+                    raise PickleRefusedError(f"is truncated at byte {at}")
                 what = _NAMES.get(code, "an unknown opcode")
-                raise PickleRefusedError(f"holds more than plain data: {what} at byte {at}")
+                raise PickleRefusedError(f"contains more than plain data: {what} at byte {at}")
             try:
                 argument = opcode.arg.reader(self.stream) if opcode.arg is not None else None
             except (ValueError, UnicodeError):
-                raise PickleRefusedError(f"is broken at byte {self.stream.tell()}") from None
+                raise PickleRefusedError(f"is corrupt at byte {self.stream.tell()}") from None
             if opcode.name == "STOP":
                 return self.stack.pop()
             self.step(opcode.name, argument)
-        raise PickleRefusedError(f"holds more than {MOST_VALUES:,} values")
+        raise PickleRefusedError(f"contains more than {MOST_VALUES:,} values")
 
     def step(self, name: str, argument: Any) -> None:
         stack = self.stack

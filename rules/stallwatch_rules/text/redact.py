@@ -157,10 +157,10 @@ def pattern_problem(pattern: str) -> str:
     except re2.error as error:
         reason = error.args[0] if error.args else b""
         reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
-        return f"{reason} (patterns are RE2's: linear time)"
+        return f"{reason} (patterns use RE2 syntax)"
     if compiled.groups > _MOST_GROUPS:
         return f"it has more than {_MOST_GROUPS} groups"
-    return "it matches the empty text" if compiled.search(b"") is not None else ""
+    return "it matches an empty string" if compiled.search(b"") is not None else ""
 
 
 # ---- the masking itself

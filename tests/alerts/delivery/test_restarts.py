@@ -115,7 +115,7 @@ class RealRelay:
         """Wait until the relay listens."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
-        assert "may post to" in line, line
+        assert "can post to" in line, line
         self.url = line.split()[-1]
 
     def post(self, number: int) -> None:

@@ -43,14 +43,14 @@ def test_valid_page_has_no_problems(page_of: MakePage) -> None:
 def test_fires_sample_without_a_match_is_reported(page_of: MakePage) -> None:
     page = page_of(fires=("out of room", "room enough\nand to spare"))
     (problem,) = check_page(page)
-    assert problem.message == "the 'log fires' sample 2 does not fire the rule"
+    assert problem.message == "the rule does not fire on the 'log fires' sample 2"
     assert (problem.path, problem.line) == ("memory/no-room.md", page.fires_at[1])
 
 
 def test_quiet_sample_with_a_match_is_reported(page_of: MakePage) -> None:
     page = page_of(quiet=("fine", "fine\nnow out of room"))
     (problem,) = check_page(page)
-    assert problem.message == "the 'log quiet' sample 2 fires the rule (its line 2)"
+    assert problem.message == "the rule fires on the 'log quiet' sample 2 (on line 2 of the sample)"
     assert problem.line == page.quiet_at[1]
 
 
@@ -76,7 +76,7 @@ def test_samples_respect_context_conditions(page_of: MakePage) -> None:
 def test_both_languages_have_the_same_fixes(page_text: PageText) -> None:
     text = page_text().replace("2. 减少用量。\n", "")
     (problem,) = check_page(parse_page(text, "memory/no-room.md"))
-    assert problem.message == "2 fixes in English, 1 in Chinese"
+    assert problem.message == "2 fixes in English, but 1 in Chinese"
 
 
 def test_samples_of_a_retired_rule_are_checked(page_of: MakePage) -> None:
@@ -88,7 +88,7 @@ def test_samples_of_a_retired_rule_are_checked(page_of: MakePage) -> None:
 
 def test_duplicate_pattern_is_reported(page_of: MakePage) -> None:
     (problem,) = check_catalogue(Catalogue.of([page_of("one"), page_of("two")]))
-    assert "is that of one too" in problem.message
+    assert "is also a pattern of one" in problem.message
     assert problem.path == "memory/two.md"
     assert check_catalogue(Catalogue.of([page_of("one"), page_of("two", unless=["x"])])) == []
 
@@ -105,5 +105,6 @@ def test_judged_rule_is_checked_on_a_whole_run(page_of: MakePage) -> None:
     alone = page_of(patterns=[], fires=tuple(page.quiet))
     problems = check_page(alone, PACKAGED)
     assert [problem.message for problem in problems] == [
-        f"the 'log fires' sample {number} does not fire the rule" for number in range(1, len(page.quiet) + 1)
+        f"the rule does not fire on the 'log fires' sample {number}"
+        for number in range(1, len(page.quiet) + 1)
     ]

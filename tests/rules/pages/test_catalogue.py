@@ -150,7 +150,7 @@ def test_mutual_explanations_are_reported(write_page: WritePage, pages: Path) ->
     write_page("fourth", patterns=["four"])
     catalogue = load_catalogue([pages])
     (problem,) = catalogue.problems
-    assert problem.message == "explains itself in a circle: first → second → third → first"
+    assert problem.message == "the rules explain each other in a cycle: first → second → third → first"
     assert {"first", "second", "third", "fourth"} <= set(catalogue.pages)
     path.write_text(path.read_text().replace('["first"]', "[]"))
     assert load_catalogue([pages]).problems == []

@@ -69,8 +69,12 @@ def test_fragments_are_expanded(few: Path, written: str, expanded: list[str]) ->
     ("written", "message", "remedy"),
     [
         ("${eror} x", "unknown fragment ${eror}", "did you mean ${error}?"),
-        ("${x} x", "unknown fragment ${x}", "docs/rules.md says which there are"),
-        ("${first} x", "the fragment in '${second}' uses itself", "write out one of the two"),
+        ("${x} x", "unknown fragment ${x}", "docs/rules.md lists the fragments"),
+        (
+            "${first} x",
+            "the fragment in '${second}' refers to itself",
+            "replace one of the references with its text",
+        ),
     ],
 )
 def test_invalid_fragment_reference_is_refused(few: Path, written: str, message: str, remedy: str) -> None:
@@ -103,7 +107,9 @@ def test_signal_page_uses_its_own_fragments(few: Path, page_text: PageText) -> N
     (few / "more.yaml").write_text("end: {about: how it ended, any_of: ['${word} end', '${word} stop']}")
     shared_fragments.cache_clear()
     text = page_text(fragments={"word": "bad", "place": "here"}, patterns=["${end}"])
-    with pytest.raises(PageError, match=r"all pages have a fragment \$\{place\}; choose another name"):
+    with pytest.raises(
+        PageError, match=r"a shared fragment is already named \$\{place\}; choose another name"
+    ):
         parse_page(text, PATH)
     page = parse_page(page_text(fragments={"word": "bad"}, patterns=["${end}", "no ${word} room"]), PATH)
     assert page.patterns == ["bad end", "bad stop", "no bad room"]

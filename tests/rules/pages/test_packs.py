@@ -61,7 +61,7 @@ def test_extension_is_checked_with_its_samples(write_page: WritePage, tmp_path: 
     path = _extend(tmp_path / "more", "no-room", kind="quiet")
     problems = load_catalogue([tmp_path / "more", tmp_path / "pages"]).problems
     assert [(problem.path, problem.message) for problem in problems] == [
-        (str(path), "no sample that must fire the rule")
+        (str(path), "the page has no sample on which the rule must fire")
     ]
     path.write_text(path.read_text() + "\n```log fires\nthere is room\n```\n", encoding="utf-8")
     found = check_catalogue(load_catalogue([tmp_path / "more", tmp_path / "pages"]))

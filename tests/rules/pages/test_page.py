@@ -92,18 +92,18 @@ def test_windows_line_ends_and_byte_order_mark_are_accepted(page_text: PageText)
         ({"id": "other"}, "id:", "id 'other' is not the file's name without .md ('no-room')"),
         ({"family": "other"}, "family:", "family 'other' is not the folder's name ('memory')"),
         ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
-        ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not an expression: missing )"),
+        ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a valid expression"),
         ({"patterns": [], "unless": ["x"]}, "patterns:", "unless needs patterns"),
-        ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "a place needs a file"),
-        ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "a place needs a file"),
-        ({"raised_in": [{"file": "a/b.py"}]}, "raised_in:", "a whole file is no place"),
+        ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "an entry of raised_in needs a file"),
+        ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "an entry of raised_in needs a file"),
+        ({"raised_in": [{"file": "a/b.py"}]}, "raised_in:", "an entry of raised_in cannot consist of"),
         (
             {"raised_in": [{"file": "a/b.py", "message": "(x"}]},
             "raised_in:",
-            "message '(x': not an expression",
+            "message '(x': not a valid expression",
         ),
         ({"said_by": [{"words": "x"}]}, "said_by:", "said_by needs calls or never"),
-        ({"said_by": [{"words": "(x", "calls": "y"}]}, "said_by:", "words '(x': not an expression"),
+        ({"said_by": [{"words": "(x", "calls": "y"}]}, "said_by:", "words '(x': not a valid expression"),
         ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_several_faults_are_reported_in_line_order(page_text: PageText) -> None:
     [
         ("role: ", "role: : ", "role:", "not valid YAML"),
         ("---\nid", "id", "id:", "no front matter"),
-        ("role:", "id: x\nrole:", "id: x", "id is given twice"),
+        ("role:", "id: x\nrole:", "id: x", "the key id occurs twice"),
     ],
 )
 def test_invalid_front_matter_is_reported(
@@ -179,11 +179,11 @@ def test_missing_required_section_is_reported(page_text: PageText, heading: str,
     ("old", "new", "line_of", "message"),
     [
         ("1. {deep", "Do this: {deep", "Do this", "Fix must be a numbered list"),
-        ("{deepspeed<0.15.4} Up", "{deepspeed 0.15.4} Up", "{deepspeed 0", "is not a condition"),
+        ("{deepspeed<0.15.4} Up", "{deepspeed 0.15.4} Up", "{deepspeed 0", "is neither a condition"),
         ("```log quiet", "```log silent", "log silent", "unknown block 'log silent'"),
-        ("out of room\n```\n", "out of room\n", "```log fires", "the fenced block does not end"),
+        ("out of room\n```\n", "out of room\n", "```log fires", "the fenced block is not closed"),
         ("Too much was asked for.\n", "", "## Why", "the section is empty"),
-        ("## Why\n", "## Fix\n1. x\n## Why\n", "## Fix", "comes twice"),
+        ("## Why\n", "## Fix\n1. x\n## Why\n", "## Fix", "occurs twice"),
     ],
 )
 def test_fault_in_the_body_is_reported_with_its_line(
@@ -272,5 +272,5 @@ class TestFixes:
 
     @pytest.mark.parametrize("braces", ["{}", "{deepspeed}", "{<1}", "{a<1; python_version>'3'}", "{a[b]<1}"])
     def test_leading_braces_must_be_a_condition(self, braces: str) -> None:
-        with pytest.raises(ValueError, match="is not a condition"):
+        with pytest.raises(ValueError, match="is neither a condition"):
             parse_fix(f"{braces} text")
