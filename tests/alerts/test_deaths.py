@@ -109,8 +109,8 @@ def test_warning_that_turns_critical_is_sent_once_more(
             "run-stopped",
             "[myrun] ended with the run (interrupted): CUDA out of memory (rank 1)",
         ),
-        ("zh", "run-failed", "[myrun] 任务失败，随之结束："),
-        ("zh", "run-stopped", "[myrun] 任务被中断，随之结束："),
+        ("zh", "run-failed", "[myrun] 任务失败，事件随之结束："),
+        ("zh", "run-stopped", "[myrun] 任务被中断，事件随之结束："),
     ],
 )
 def test_finding_that_ends_with_its_run_is_not_called_recovered(

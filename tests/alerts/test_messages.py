@@ -67,7 +67,7 @@ def test_stall_during_startup_mentions_the_limit_for_startup(stall: Stall) -> No
     incident = stall(phase="init", step=None)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "rhythm" not in english and "The limit for startup is 30 s." in english
-    assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
+    assert "节奏" not in chinese and "超过了启动阶段的时限（30 秒）" in chinese
 
 
 def test_stall_before_the_threshold_is_learned_does_not_call_it_learned(stall: Stall) -> None:

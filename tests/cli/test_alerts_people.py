@@ -149,7 +149,7 @@ def test_answers_and_errors_are_in_the_language_of_the_terminal(
     assert stallwatch("alerts", "ack", ID).stdout == f"已确认 {ID}\n"
     assert "没有事件 nothing" in stallwatch("alerts", "ack", "nothing").stderr
     assert "编号" in stallwatch("alerts", "list").stdout
-    assert "请指明静默什么" in stallwatch("alerts", "silence").stderr
+    assert "请指明要静默哪些事件" in stallwatch("alerts", "silence").stderr
     assert "还没有配置通知渠道" in stallwatch("alerts", "test").stderr
     assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条消息\n"
 

@@ -486,8 +486,8 @@ def test_advice_for_a_single_rank_is_the_same_in_both_languages(
 @pytest.mark.parametrize(
     ("resolution", "english", "chinese"),
     [
-        ("run-failed", "ended with the run: failed", "任务失败，随之结束"),
-        ("run-stopped", "ended with the run: interrupted", "任务被中断，随之结束"),
+        ("run-failed", "ended with the run: failed", "任务失败，事件随之结束"),
+        ("run-stopped", "ended with the run: interrupted", "任务被中断，事件随之结束"),
         ("unmended", "not fixed when the run ended", "任务结束时仍未解决"),
         ("unknown", "agent gone", "agent 失联"),
         ("recovered", "resolved", "已结束"),
