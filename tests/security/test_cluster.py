@@ -192,7 +192,7 @@ def test_version_mismatch_is_reported_on_both_sides(
     assert second.post()
     (note,) = second.notes
     assert note.endswith(
-        "it uses another version of the protocol; install the same version of Stallwatch on all hosts"
+        "it uses a different version of the protocol; install the same version of Stallwatch on all hosts"
     )
     assert second.merges.agents == ["agent1"]
 

@@ -155,7 +155,7 @@ class OtherHosts:
             if not request.path.startswith(f"{BASE}/"):
                 if request.path.startswith("/cluster/"):
                     raise Malformed(
-                        f"it uses another version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+                        f"it uses a different version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
                     )
                 raise Malformed("the path is unknown", HTTPStatus.NOT_FOUND)
             proof = read_proof(request.authorization)
@@ -239,7 +239,7 @@ class SameHost:
         try:
             if (request.method, request.path) != ("POST", REPORTS):
                 raise Malformed(
-                    f"it uses another version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+                    f"it uses a different version of the protocol; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
                 )
             reports = read_reports(request.read(), request.encoding, self._key)
         except Malformed as problem:
