@@ -175,7 +175,7 @@ def levels(claimed: list[Claim]) -> list[str]:
 
 HEAD = """# Scoreboard
 
-The command `make scoreboard` generates this page and also prints its tables. Stallwatch diagnoses every
+The `make scoreboard` command generates this page and also prints its tables. Stallwatch diagnoses every
 labeled case of two corpora. The project's own corpus is the output of the programs in `tests/repro/`. The
 development corpus contains real cases from public issue threads and logs, which we labeled by hand. The
 development corpus is not part of the repository. We used both corpora to write the rules, so expect lower
