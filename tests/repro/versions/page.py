@@ -108,7 +108,7 @@ def _log(seen: Seen) -> str:
     if seen.messages:
         parts.append(f"the log contains {_many(seen.messages, 'trace-cache message')}")
     elif any(seen.invalidations.values()):
-        parts.append("the log contains no trace-cache message")
+        parts.append("the log contains no trace-cache messages")
     return "; ".join(parts)
 
 
