@@ -175,14 +175,14 @@ def levels(claimed: list[Claim]) -> list[str]:
 
 HEAD = """# Scoreboard
 
-The command `make scoreboard` generates this page and also prints its tables. Stallwatch diagnoses every
+The `make scoreboard` command generates this page and also prints its tables. Stallwatch diagnoses every
 labeled case of two corpora. The project's own corpus is the output of the programs in `tests/repro/`. The
 development corpus contains real cases from public issue threads and logs, which we labeled by hand. The
-development corpus is not part of the repository. We wrote the rules with both corpora, so expect lower
+development corpus is not part of the repository. We used both corpora to write the rules, so expect lower
 scores for other logs.
 
-A score such as `62/62 = 100.0% [94.2%, 100.0%]` contains the number of cases, the share, and the 95%
-confidence interval of the share.
+A score such as `62/62 = 100.0% [94.2%, 100.0%]` contains the numbers of cases, the share, and the 95%
+confidence interval for the share.
 """
 
 

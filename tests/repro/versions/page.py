@@ -16,7 +16,7 @@ _MOST = 150  #: largest number of characters of an exception's text
 
 _HEAD = """# What each version prints, hides, or raises
 
-The command `make test-versions` generates this page, so do not edit it by hand. For each combination of
+The `make test-versions` command generates this page, so do not edit it by hand. For each combination of
 package versions (a *stack*), the command creates an environment. In each environment, it runs the same
 small programs ([`tests/repro/`](../tests/repro/)) under `stallwatch run`, with two ranks on the CPU over
 gloo. It then compares the results with [the expected results](../tests/repro/versions/expected.py).
@@ -108,7 +108,7 @@ def _log(seen: Seen) -> str:
     if seen.messages:
         parts.append(f"the log contains {_many(seen.messages, 'trace-cache message')}")
     elif any(seen.invalidations.values()):
-        parts.append("the log contains no trace-cache message")
+        parts.append("the log contains no trace-cache messages")
     return "; ".join(parts)
 
 
