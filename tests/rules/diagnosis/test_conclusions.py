@@ -278,6 +278,23 @@ def test_known_ending_provides_the_cause(
 
 
 @pytest.mark.parametrize(
+    ("codes", "rule", "rank"),
+    [
+        ({1: -9, 2: 1, 0: 1}, "host-oom-sigkill", 1),
+        ({1: -11, 0: 1}, "process-segfault", 1),
+        ({0: 1, 1: -9}, "gloo-connection-closed", 0),  # a launcher that kills the other ranks
+        ({1: -15, 0: 1}, "gloo-connection-closed", 0),
+    ],
+)
+def test_signal_of_the_first_rank_explains_the_reports_of_its_peers(
+    engine: tuple[Catalogue, Matcher], codes: dict[int, int | None], rule: str, rank: int
+) -> None:
+    lost = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:4.\n"
+    found = diagnose(engine, steps(20) + lost, ending=Ending("failed", 1, codes=codes)).primary
+    assert found is not None and (found.rule, found.rank) == (rule, rank)
+
+
+@pytest.mark.parametrize(
     ("end", "ending", "verdict"),
     [
         ("Training completed\nfree(): invalid pointer\n", None, "finished"),

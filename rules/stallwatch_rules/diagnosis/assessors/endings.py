@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from signal import Signals
 
 from msgspec.structs import replace
 
@@ -145,23 +146,26 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add a finding for the signal that ended the run, if no line of the log explains the signal.
 
     If other ranks report that they lost the rank that received the signal, their reports do not explain the
-    signal.
+    signal. A launcher can return 1 after a signal ended one of its ranks.
 
     Example: if the agent reports ``The command was ended by SIGSEGV.`` and the log contains only steps, add
     ``process-segfault``.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending
-    if ending is None or ending.kind != "killed" or now.exceptions.fatal:
+    if ending is None or now.exceptions.fatal:
         return
     rank, code = next(iter(ending.codes.items()), (None, None))  # the rank that failed first
     by_signal = code is not None and code < 0
+    of_rank = _signal_of(code) if ending.kind == "failed" and by_signal else ""
+    if ending.kind != "killed" and (not of_rank or of_rank == "SIGTERM"):
+        return
     lost = failures_of_lost_peers(now.found, (rank, None)) if by_signal else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is not a separate finding.
     crash = ending.crash
-    signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
+    signal = "SIGKILL" if crash is not None and crash.by == "silence" else of_rank or ending.signal or ""
     if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):
         rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-told-to-stop", "told-to-stop"
     elif signal == "SIGKILL":
@@ -175,7 +179,18 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if crash is not None and crash.rank is not None:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
             finding = replace(finding, where=where, step=crash.step)
+        elif of_rank:
+            text = render(message("run.crash-signal", who=f"rank {rank}", signal=of_rank))
+            finding = replace(finding, where=Line(text, SOURCE, 0, rank), step=run.tracker.last_step)
         yield finding.with_facts(fact)
+
+
+def _signal_of(code: int | None) -> str:
+    """Return the name of the signal in an exit code; "" if the code contains no known signal."""
+    try:
+        return Signals(-(code or 0)).name
+    except ValueError:
+        return ""
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
