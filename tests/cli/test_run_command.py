@@ -353,10 +353,12 @@ def test_tail_reads_existing_lines_and_ends_with_ctrl_c(tmp_path: Path, chat: Ch
             out.write(OOM + "\n")
         body = chat.wait_for(kind="finding", status="open")
         child.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+        child.send_signal(signal.SIGINT)  # as timeout(1) does
         _, err = child.communicate(timeout=120)
     assert (body["run"], body["rule"]) == ("t", "cuda-oom")
-    assert "Traceback (most" not in err
-    assert child.returncode in (0, 1, 130)
+    assert "Traceback (most" not in err and "Watching was stopped" in err
+    assert child.returncode in (0, 1)
 
 
 def test_chats_without_the_extra_are_reported_without_a_crash(

@@ -377,5 +377,5 @@ def _reason(status: int) -> str:
         404: "it does not merge the reports of this run",
         413: "the reports are too large",
         500: "it failed to merge the reports; see the messages of that agent",
-        426: "it uses a different version of the protocol; install the same version of Stallwatch on all hosts",
+        426: "it uses a different version of the protocol; install the same Stallwatch version on all hosts",
     }.get(status, f"HTTP status {status}")

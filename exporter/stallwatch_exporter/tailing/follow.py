@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -40,6 +41,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 _SAVE_SECONDS = 5.0
+_IMPATIENT = 1.0  # seconds after a SIGINT in which further ones belong to the same request
 POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
 
 
@@ -96,11 +98,15 @@ def tail_files(
         identity=identity,
         engine=engine,
     )
-    stop_requested = threading.Event()
+    stop_requested, requested_at = threading.Event(), math.inf
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
+        nonlocal requested_at
+        # timeout(1) sends SIGINT twice. Only a later Ctrl-C shows that the user is impatient.
+        if number == signal.SIGINT and steady.now() > requested_at + _IMPATIENT:
+            raise KeyboardInterrupt
+        requested_at = min(requested_at, steady.now())
         stop_requested.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C raises KeyboardInterrupt
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if files.tailers:

@@ -103,10 +103,14 @@ def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
     return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None
 
 
-def not_a_number(metric: str, count: int, metrics: Metrics) -> Params | None:
-    """Check whether at least the last ``count`` values are all NaN or infinite."""
-    bad = _at_end([not math.isfinite(value) for value in metrics.get(metric, ())])
-    return {"count": bad} if bad >= count else None
+def not_a_number(metric: str, count: int, metrics: Metrics, *, at_first: bool = True) -> Params | None:
+    """Check whether at least the last ``count`` values are all NaN or infinite.
+
+    With ``at_first`` set to false, a metric that was never finite counts as not available in the run.
+    """
+    values = metrics.get(metric, ())
+    bad = _at_end([not math.isfinite(value) for value in values])
+    return {"count": bad} if bad >= count and (at_first or bad < len(values)) else None
 
 
 def below_best(metric: str, metrics: Metrics) -> Params | None:
@@ -205,7 +209,7 @@ QUALITIES: tuple[Quality, ...] = (
         ),
     ),
     Quality(KL_EXPLOSION, "kl-exploded", (partial(rose_sharply, "kl"),)),
-    Quality(KL_EXPLOSION, "kl-not-a-number", (partial(not_a_number, "kl", KL_STAYED),)),
+    Quality(KL_EXPLOSION, "kl-not-a-number", (partial(not_a_number, "kl", KL_STAYED, at_first=False),)),
     Quality(
         RATE_FROZEN,
         "rate-never-moved",

@@ -167,6 +167,7 @@ def test_lasting_explosion_of_kl_is_reported(seed: int) -> None:
 def test_healthy_kl_is_not_reported(seed: int) -> None:
     usual = [abs(item) for item in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
     for kl, why in (
+        ([math.nan] * 200, "a metric that is not available"),
         ([*usual, 900.0, *usual], "one spike"),
         ([*usual, *[900.0] * 9], "not for long enough"),
         ([*usual, *[900.0] * 10, *usual[:5]], "it recovered"),
