@@ -9,14 +9,14 @@ from typing import Literal
 
 from stallwatch_alerts.messages.cause import cause_of, is_located, primary_of
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.data.overview import RunRow, began, is_far_from_end, lasted
+from stallwatch_dashboard.data.overview import RunRow, began, lasted
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.endings import interruption
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import Text, has, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, is_far_from_end
 from stallwatch_rules.report.phrases import (
     DOUBTFUL,
     ENDED_WITH_MESSAGE,

@@ -176,6 +176,18 @@ class NewLines(msgspec.Struct):
     last: Place
 
 
+NEAR_END = 0.9  #: a step past this share of all steps can be the last step of a run
+
+
+def is_far_from_end(step: float | None, total: float | None) -> bool:
+    """Return whether a step is before the last tenth of all steps; False if a number is unknown.
+
+    The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
+    step does not log the last steps.
+    """
+    return step is not None and bool(total) and step + 1 < NEAR_END * (total or 0)
+
+
 class Progress(msgspec.Struct):
     """The progress of the run."""
 

@@ -27,6 +27,7 @@ from stallwatch_exporter.incident import Incident, optional_methods
 from stallwatch_exporter.notices import at_the_end, begin_line
 from stallwatch_rules.end_lines import end_line
 from stallwatch_rules.locale import render, templates
+from stallwatch_rules.messages import has
 
 if TYPE_CHECKING:
     from stallwatch_alerts.deadman import DeadmanSink
@@ -250,6 +251,9 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     )
     well = not diagnosis.in_trouble and diagnosis.verdict != "degraded"
     if ending.kind in ("finished", "unknown") and well:
+        for note in diagnosis.notes:
+            if has(note, "diagnosis.finished-early"):
+                print_notice(render(note, language))
         return
     try:
         _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above

@@ -108,5 +108,5 @@ def test_binary_files_of_a_folder_are_reported_in_one_note(tmp_path: Path, catal
     assert problems == []
     messages = [note for note in map(render, diagnosis.notes) if "binary" in note]
     assert len(messages) == 1
-    assert messages[0].startswith("5 files are binary")
+    assert messages[0].startswith("5 binary files were not read")
     assert "rank1.log" in messages[0] and "rank3.log, …" in messages[0] and "rank5.log" not in messages[0]

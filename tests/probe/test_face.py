@@ -85,9 +85,9 @@ def test_unknown_names_are_reported_once(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "on\n")
     losss, bogus, lr = done.stderr.splitlines()
-    assert "no number 'losss'" in losss and losss.endswith("did you mean loss?")
-    assert "no phase 'bogus'" in bogus and "weight-sync" in bogus
-    assert "no number 'lr'" in lr and "learning_rate" in lr
+    assert "unknown number 'losss'" in losss and losss.endswith("did you mean loss?")
+    assert "unknown phase 'bogus'" in bogus and "weight-sync" in bogus
+    assert "unknown number 'lr'" in lr and "learning_rate" in lr
     reader = RingReader(next((tmp_path / "rings").glob("*.ring")))
     found = [each.values for each in reader.read().records if "step" in each.values]
     assert [each["loss"] for each in found] == [2.0, 2.0]

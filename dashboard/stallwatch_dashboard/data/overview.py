@@ -17,7 +17,7 @@ from stallwatch_exporter.runs import run_state
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.records import Progress
+from stallwatch_rules.records import Progress, is_far_from_end
 from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.redact import redact
 
@@ -37,8 +37,6 @@ State = Literal[
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
 _UNTIMED_SECONDS = 180.0  # the same limit without measured steps, because log lines can be minutes apart
 _WAITED_STEPS = 20
-
-_NEAR_END = 0.9  # if the last logged step is past this share of all steps, it can be the run's last step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,15 +132,6 @@ class RunRow(Numbers):
     def invalidations_per_step(self) -> float | None:
         """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
-
-
-def is_far_from_end(step: float | None, total: float | None) -> bool:
-    """Return whether a step is before the last tenth of all steps; False if a number is unknown.
-
-    The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
-    step does not log the last steps.
-    """
-    return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
 
 def state_of(

@@ -26,7 +26,7 @@ def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis
     "words",
     [
         "ERROR reward fn gave up on batch 7",
-        "2025-11-20 10:00:00,000 CRITICAL training aborted: reward server is gone",
+        "2025-11-20 10:00:00,000 CRITICAL the reward server is gone",
     ],
 )
 def test_last_error_lines_are_shown(catalogue: Catalogue, words: str) -> None:

@@ -73,7 +73,9 @@ def test_truncated_log_is_unfinished_with_a_note(diagnose: Diagnose) -> None:
     assert diagnosis.verdict == "unfinished"
     assert "step 30 of 90" in diagnosis.notes[0]
     assert diagnose(steps(1, 90, total=90)).notes == []
-    assert diagnose(steps(1, 30, total=90), ending=FINISHED).notes == []
+    early = diagnose(steps(1, 30, total=90), ending=FINISHED)
+    assert early.verdict == "finished" and ["at step 30 of 90" in note for note in early.notes] == [True]
+    assert diagnose(steps(1, 82, total=90), ending=FINISHED).notes == []
 
 
 def test_known_failure_is_diagnosed(diagnose: Diagnose) -> None:
