@@ -61,6 +61,11 @@ LINES = [
     "[rank0] Val loss: {f}, ppl {f}",
     ':::MLLOG {{"key": "train_loss", "value": {f}, "metadata": {{"step": {i}}}}}',
     ':::MLLOG {{"key": "tracked_stats", "value": {{"throughput": {f}}}, "metadata": {{"step": {i}}}}}',
+    '{{"timestamp": "2026-11-{d}T10:{s}:{s}Z", "step": {i}, "loss": {f}}}',
+    '{{"step": {i}, "loss": {f}, "ts": 17958{s}00{s}.{i}}}',
+    "{{'t': 17958{s}00{s}123, 'step': {i}, 'loss': {f}}}",
+    '{{"time": 17958{s}00{s}, "event": "saved"}}',
+    '{{"@timestamp": "2026-11-{d}T10:{s}:{s}.{i}+08:00", "event": "saved"}}',
 ]  # fmt: skip
 
 
