@@ -99,9 +99,9 @@ _STEP = lazy(
 )  # fmt: skip
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
-    r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
-    r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # formats of mmengine, DETR, LAVIS, and DINO
+    r"(?:(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}|Train(?:ing)?(?:: {1,2}|\] ?))"
+    r"\[\s*(\d{1,9})(?:/\d{1,9})?\]\s{0,4}\[\s*(\d{1,15})/\s*(\d{1,15})\]"
+)  # formats of mmengine, DETR, LAVIS, DINO, Swin Transformer, and the examples with an AverageMeter
 
 # Format of MiniMind, which counts epochs from 1.
 _ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")
@@ -163,7 +163,8 @@ def from_text(text: str) -> Found | None:
     if found is not None and found[2] and "loss" in lower:
         before = before.lstrip()  # an indented "3/100" is not source code
     if found is None or not may_precede(before):
-        item = _from_epoch_item(text) if "poch" in text else None
+        has_epoch = "poch" in text or ("][" in text and "Train" in text)
+        item = _from_epoch_item(text) if has_epoch else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
@@ -251,19 +252,17 @@ def _from_epoch_item(text: str) -> Found | None:
 
     The steps of previous epochs are added to the count.
     """
-    # The line also shows the number of epochs, which determines the last step of the run.
-    of_all = "](" in text
-    found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
+    found = (_ITEM_OF_EPOCHS.search(text) if "](" in text else None) or _ITEM_OF_EPOCH.search(text)
     if found is None or not may_precede(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = metrics_by_field(rest)
     rates(lowered(rest), values)
-    if not values or not (of_all or "loss" in values):
-        return None
     epoch, *epochs, done, length = map(int, found.groups())
+    if not values or not (epochs or "loss" in values):
+        return None
     values["epoch"] = float(epoch)
-    if epochs:
+    if epochs:  # the number of epochs determines the last step of the run
         step, total = max(epoch - 1, 0) * length + done, epochs[0] * length
         item = Found(step, total, values, "epoch items of all")
     else:

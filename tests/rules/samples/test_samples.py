@@ -206,6 +206,12 @@ METRICS = [
     ("Loss: tensor([0.5], device='cuda:0', grad_fn=<DivBackward0>)", None, None, {"loss": 0.5}),
     ("Train: data epoch: [1]  [  50/700]  eta: 0:10:00  lr: 0.0002  loss: 3.5000  time: 0.4", 750, None,
      {"loss": 3.5, "learning_rate": 0.0002, "epoch": 1.0}),
+    # Swin Transformer, and examples with an AverageMeter
+    ("[2026-03-01 10:00:00 swin_tiny](main.py 232): INFO Train: [1/300][10/1251]\teta 1:23:45 lr 0.000001\t"
+     "time 0.4012 (0.5012)\tloss 6.5 (6.9412)\tgrad_norm 1.25 (inf)\tmem 7890MB", 1261, None,
+     {"loss": 6.5, "learning_rate": 1e-6, "grad_norm": 1.25, "epoch": 1.0}),
+    ("[Train][0][  7/100] Time 0.234 (0.240) Loss 1.5 (2.1)", 7, None, {"loss": 1.5, "epoch": 0.0}),
+    ("Train: [2][7/100]  Time 0.234 (0.240)  Loss 1.5 (2.1)", 207, None, {"loss": 1.5, "epoch": 2.0}),
 ]  # fmt: skip
 
 
@@ -366,6 +372,9 @@ def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         "model.safetensors:  10%|█         | 1.00G/10.0G [00:10<01:00, 100MB/s]",
         " 10%|█         | 100/1000 [00:10<01:00, 100MB/s]",
         "352it [00:00, 625.91it/s]",
+        "[2026-03-01 10:00:00 swin_tiny](main.py 263): INFO Test: [0/98]\tTime 1.2 (1.2)\tLoss 0.9 (0.9)",
+        "[Val][0][1/100] Time 0.234 (0.240) Loss 1.899 (2.1)",
+        "print(main.py 3) Train: [0/3][1/2] loss 0.4 (0.3)",
         "Computing perplexity:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, ppl=0.5]",
         "                 Class     Images  Instances: 100%|████| 2/2 [00:01<00:00,  2.0it/s]",
         "INFO Progress on:eval 1.00it/10.0it rate:4.0it/s remaining:00:02 elapsed:00:01 postfix:loss=3.5",

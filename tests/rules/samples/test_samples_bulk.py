@@ -53,6 +53,8 @@ LINES = [
     "Train: {d} [{i}/{i} ( {d}%)]  Loss:  {f} ({f})  Time: {f}s, {f}/s  LR: {f}",
     "Test: [  {d}/{i}]  Time: {f} ({f})  Loss:  {f} ({f})",
     "Epoch:[{d}/{d}]({i}/{d}), loss: {f}, lr: {f}",
+    "[2026-11-{d} 10:{s}:{s} swin](main.py 232): INFO Train: [{d}/{i}][{i}/{d}]\tlr {f}\tloss {f} ({f})\tmem {i}MB",
+    "[Train][{d}][{i}/{d}] Time {f} ({f}) Loss {f} ({f})",
     "Epoch: [{d}/{i}]  [ {i}/{d}]  eta: 0:{s}:{s}  loss: {f} ({f})  lr: {f}",
     "Epoch:  {d} [ {i}/ {i}], loss: {{'classification': {f}, 'total_loss': {f}}}, LR: [{f}]",
     "epoch: {d} step: {i}, loss is {f}",
