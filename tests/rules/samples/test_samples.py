@@ -58,6 +58,11 @@ METRICS = [
     ("{'loss': 1.0, 'memory(GiB)': 1.5, 'global_step/max_steps': '1/438', 'elapsed_time': '1m 5s'}",
      1, 438, {"loss": 1.0, "memory_peak_bytes": 1.5 * GIB, "elapsed_seconds": 65.0}),
     ('{"step": 5, "loss": NaN}', 5, None, {"loss": NAN}),
+    # wandb's history, with and without Lightning
+    ('{"trainer/global_step": 50, "train/loss": 1.5, "_step": 1, "_timestamp": 1795860002.1}', 50, None,
+     {"loss": 1.5}),
+    ('{"train/loss": 1.5, "_runtime": 12.5, "_step": 7}', 7, None, {"loss": 1.5}),
+    ('{"iteration": 7, "loss": 1.5, "time": 0.25}', 7, None, {"loss": 1.5}),
     ('{"loss": -Infinity, "step": 7}', 7, None, {"loss": -INF}),
     # DeepSpeed
     ("[2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=2, lr=[3.5e-7], "
