@@ -36,6 +36,7 @@ _WORDS = (
         b"s: tel:",
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
+    *("\u6b65".encode(), "\u6b65".encode("gbk")),
 )
 # A time without its digits. The only letter that can precede the hours is "T".
 _STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")

@@ -45,9 +45,13 @@ def from_loss_scaler(text: str) -> Found | None:
     return Found(None, None, values, "") if values else None
 
 
-_ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")
+_ZH_NUMBER = r"\d{1,15}(?:,\d{3}){0,4}"
+_ZH_COUNT = rf"({_ZH_NUMBER})(?:\s?/\s?({_ZH_NUMBER}))?"
+_ZH_TOTAL = rf"\s?[,，、/(（]?\s?(?:总共|一共|总计|共计|共)\s?({_ZH_NUMBER})\s?[步轮](?!\w)"
+_ZH_STEP = lazy(rf"第\s?{_ZH_COUNT}\s?(?:个?(?:训练|迭代))?([步轮])(?:{_ZH_TOTAL}|(?!\w))")
 _ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # text before the step
+# The level or the kind of the line, which precedes the step.
+_ZH_HEAD = lazy(r"(?<!\w)(信息|调试)(?!\w)|[【\[]\s?(?:(训练)(?:中|进度)?|验证|评估|测试)\s?[】\]]\s?")
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -60,7 +64,9 @@ _ZH_NAMES = {
     "梯度范数": "grad_norm",
     "全局步数": "step",
     "训练步数": "step",
+    "训练步骤": "step",
     "训练步": "step",
+    "步骤": "step",
     "步数": "step",
     "迭代次数": "iteration",
     "迭代": "iteration",
@@ -73,17 +79,30 @@ _ZH_NAME = lazy(
     re.IGNORECASE,
 )
 # A loss in the middle of a sentence, such as "安装 loss 0.5 版本", is not a metric.
-_ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
+_ZH_PROSE = lazy(
+    r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)(?<!\d步)(?<!\d 步)\s{1,4}loss", re.IGNORECASE
+)
 
 
 def in_english(text: str) -> str:
     """Translate the names of counters and metrics in a Chinese line into English."""
     if _ZH_PROSE.search(text):
         return text
+    text = _ZH_HEAD.sub(_head_in_english, text, count=2)
     text = _ZH_LEAD.sub("", text, count=1)
-    text = _ZH_STEP.sub(lambda found: ("step " if found[2] == "步" else "epoch ") + found[1], text)
+    text = _ZH_STEP.sub(_step_in_english, text)
     text = _ZH_NAME.sub(lambda found: _ZH_NAMES[found[1]] + "=", text)
     return _ZH_UNIT.sub("", text)
+
+
+def _head_in_english(found: re.Match[str]) -> str:
+    return "INFO" if found[1] else "[train] " if found[2] else "[eval] "
+
+
+def _step_in_english(found: re.Match[str]) -> str:
+    done, of, unit, total = found.groups()
+    total = of or total
+    return ("step " if unit == "步" else "epoch ") + (f"{done}/{total}" if total else done)
 
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"

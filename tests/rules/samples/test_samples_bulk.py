@@ -46,6 +46,8 @@ LINES = [
     "",
     "\r",
     "训练 loss：{f}",
+    "2026-11-{d} 10:{s}:{s} 信息 第 {d} 步，共 {i} 步，损失 {f}",
+    "【训练】步骤 {d}/{i}",
     "steps: {i} loss: {f} samples/sec: {f}",
     "{d}|{i}|Loss: {f}: 12%|█▏   | {i}/{i} [00:{s}<00:{s},  {f}it/s]",
     "INFO Progress on:train {i}it/{i}it rate:{f}it/s remaining:00:{s} elapsed:00:{s} postfix:loss={f}",
