@@ -137,7 +137,7 @@ STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
         "Early stopping at epoch 12",
         "Saved final model to out/final.pt",
         "Results saved to runs/7",
-        "训练完成",
+        "训练结束",
         "Entrenamiento finalizado",
     ],
 )
