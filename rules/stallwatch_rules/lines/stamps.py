@@ -160,13 +160,15 @@ def may_have_time_key(text: str) -> bool:
     return may_hold(text, _KEY_ENDS["'" if text[1:2] == "'" else '"'])
 
 
+@lru_cache(maxsize=1)  # the time and the time zone of a line are read one after the other
 def _keyed(text: str) -> re.Match[str] | None:
     """Return the first time under a key of the outermost object."""
-    if may_have_time_key(text):
-        for found in _KEYED.finditer(text):
-            at = found.start() + 1
-            if text.count("{", 0, at) - text.count("}", 0, at) == 1:
-                return found
+    found = _KEYED.search(text) if may_have_time_key(text) else None
+    while found is not None:
+        at = found.start() + 1
+        if text.count("{", 0, at) - text.count("}", 0, at) == 1:
+            return found
+        found = _KEYED.search(text, at)
     return None
 
 
