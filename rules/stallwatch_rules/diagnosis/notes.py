@@ -95,7 +95,7 @@ def notes_of(
 
 
 def _finished_early(progress: Progress) -> bool:
-    """Return whether a command that succeeded ended far from its last step, without a message about the end."""
+    """Return whether a command that succeeded ended far from its last step, with no message about the end."""
     return not progress.finished and is_far_from_end(progress.last_step, progress.total_steps)
 
 

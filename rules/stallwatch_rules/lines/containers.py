@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.lines.stamps import time_of_line, unix_time
+from stallwatch_rules.lines.stamps import time_of_line, unix_seconds, unix_time
 from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.text.lazy import lazy
 
@@ -76,7 +76,6 @@ _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))
 _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
-_YEAR_2100 = 4.1e9
 _DIGITS = 19  # maximum number of digits in a time in nanoseconds, before the year 2100
 _decoder = msgspec.json.Decoder(dict[str, object])
 
@@ -154,8 +153,6 @@ def _time(record: dict[str, object]) -> float | None:
             if len(value) > _DIGITS:
                 continue
             value = int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _YEAR_2100 * 1e9:
-            while value > _YEAR_2100:
-                value /= 1000
-            return float(value) if value > 1e9 else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 10**_DIGITS:
+            return unix_seconds(float(value))
     return None

@@ -15,7 +15,7 @@ from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
 from stallwatch_rules.lines.long_lines import CUT, GOES_ON, MAX_LINE, append_bounded, decoded, joined
 from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
-from stallwatch_rules.lines.stamps import CANCELLED, has_zone, time_of_line
+from stallwatch_rules.lines.stamps import CANCELLED, has_zone, may_have_time_key, time_of_line
 from stallwatch_rules.lines.unescape import (
     COLON,
     ESCAPED_END,
@@ -260,6 +260,8 @@ class LineReader:
             return False
         if first in _MAY_QUOTE and (text[:2] == '{"' or ESCAPED_END in text):
             return False
+        if first == "{" and may_have_time_key(text):
+            return False
         if "&" in text or not text.isascii():
             text = with_plain_quotes(text)
             if COLON in text:
@@ -358,12 +360,14 @@ class LineReader:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned
         if when is None:
+            stamped = bare
             when = time_of_line(bare, self._near)
             # A journal's timestamp is part of the removed prefix.
             if when is None and len(bare) < len(text):
+                stamped = text
                 when = time_of_line(text, self._near)
             if when is not None:
-                zoned = self._zoned = has_zone(text)
+                zoned = self._zoned = has_zone(stamped)
         when = self.carried(rank, when)
         if COLON in bare:
             bare = with_ascii_colon(bare)

@@ -1,4 +1,4 @@
-"""Parse the timestamp that a logger puts at the start of a line.
+"""Parse the timestamp that a logger puts at the start of a line, or under a key of a JSON line.
 
 Timestamps without a time zone are parsed as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
 date can be parsed only if a time ``near`` the line is known.
@@ -6,11 +6,14 @@ date can be parsed only if a time ``near`` the line is known.
 
 from __future__ import annotations
 
+import re
 from calendar import timegm
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
+from stallwatch_rules.hints import may_hold
+from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.text.lazy import lazy
 
 # Text that loggers put in front of their timestamps: a level, a name in brackets, or Megatron's "[after …]
@@ -43,6 +46,16 @@ CANCELLED = "CANCELLED AT"  #: text before the time in slurmstepd's last message
 _CANCELLED = lazy(  # from Slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
+#: Keys under which loggers and trainers store the time of a JSON line (``_timestamp`` is from wandb).
+TIME_KEYS = ("time", "ts", "timestamp", "@timestamp", "_timestamp", "asctime", "t")
+_KEYED = lazy(
+    r"""[{,]\s?["'](?:""" + "|".join(TIME_KEYS) + r""")["']\s?:\s?["']?"""
+    r"""(?:(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"""
+    r"""|(\d{10,19}(?:\.\d{1,9})?))(?=["',}\s])"""
+)  # fmt: skip
+# Each key in ``TIME_KEYS`` ends with one of these texts.
+_KEY_ENDS = {quote: tuple(end + quote for end in ("time", "ts", "stamp", quote + "t")) for quote in "\"'"}
+_YEAR_2001, _YEAR_2100 = 1e9, 4.1e9
 _RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that Ray's driver adds to lines of its daemons
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
@@ -56,8 +69,14 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line or in slurmstepd's message about a canceled job, or ``None``."""
+    """Return the time of a line, or ``None``.
+
+    The time is at the start of the line, under a key of a JSON line, or in slurmstepd's message about a
+    canceled job.
+    """
     first = text[:1]
+    if first == "{":
+        return _time_of_keys(text)
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
         first = text[:1]
@@ -129,8 +148,42 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def has_zone(text: str) -> bool:
-    """Return whether the timestamp at the start of a line has a time zone."""
+    """Return whether the timestamp of a line has a time zone. Unix times are UTC."""
+    if text[:1] == "{":
+        found = _keyed(text)
+        return found is not None and (found[3] or found[4]) is not None
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
+
+
+def may_have_time_key(text: str) -> bool:
+    """Return whether a dictionary or a JSON object can have one of the keys in ``TIME_KEYS``."""
+    return may_hold(text, _KEY_ENDS["'" if text[1:2] == "'" else '"'])
+
+
+@lru_cache(maxsize=1)  # the time and the time zone of a line are read one after the other
+def _keyed(text: str) -> re.Match[str] | None:
+    """Return the first time under a key of the outermost object."""
+    found = _KEYED.search(text) if may_have_time_key(text) else None
+    while found is not None:
+        at = found.start() + 1
+        if text.count("{", 0, at) - text.count("}", 0, at) == 1:
+            return found
+        found = _KEYED.search(text, at)
+    return None
+
+
+def _time_of_keys(text: str) -> float | None:
+    found = _keyed(text)
+    if found is None or is_training_data(text):
+        return None
+    return unix_time(found[1], found[2], found[3]) if found[1] else unix_seconds(float(found[4]))
+
+
+def unix_seconds(count: float) -> float | None:
+    """Return a Unix time that is stored in seconds, ms, µs, or ns; ``None`` for any other number."""
+    while count > _YEAR_2100:
+        count /= 1000
+    return count if count > _YEAR_2001 else None
 
 
 def _digits_first(text: str, near: float | None) -> float | None:

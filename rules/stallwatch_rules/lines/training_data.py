@@ -6,6 +6,7 @@ about programming contain many error messages.
 
 from __future__ import annotations
 
+from stallwatch_rules.hints import may_hold
 from stallwatch_rules.text.lazy import lazy
 
 _NAMES = (
@@ -46,6 +47,9 @@ _SERVED = lazy(
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
+# Each match of ``_MARKS`` or ``_SERVED`` contains one of these texts.
+_MARK_WORDS = ("<|", "think>", "INST]")
+_SERVED_WORDS = ("prompt: ", "output: ", "GenerateReqInput(")
 _HEAD = 200  # number of characters at the start of a server's line that show the kind of the line
 #: The start of an exception. Its message can contain a mark from ``_MARKS``, but it is not training data.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
@@ -56,9 +60,9 @@ def is_training_data(text: str) -> bool:
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
-    if _SERVED.search(text, 0, _HEAD):
+    if may_hold(text, _SERVED_WORDS) and _SERVED.search(text, 0, _HEAD):
         return True
-    return _MARKS.search(text) is not None and _RAISED.match(text) is None
+    return may_hold(text, _MARK_WORDS) and _MARKS.search(text) is not None and _RAISED.match(text) is None
 
 
 def _is_logged(text: str) -> bool:

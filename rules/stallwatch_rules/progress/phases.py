@@ -130,6 +130,13 @@ def announces_end(text: str) -> bool:
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
+# A Chinese message that reports only the end of the training. Its duration can follow after a comma.
+_FINISHED_IN_CHINESE = lazy(
+    r"^(?!.*(?:[Ee]poch|[Ss]tep|[Ss]tage|[Pp]hase|[Ff]old|[Rr]ound|轮|步|阶段|折).*训练)"
+    r".*(?:^|[\s\]】:：|>-])(?:模型|所有|全部|整个)?训练(?:任务|过程|全部)?(?:已经?)?(?:全部|成功)?(?:完成|完毕)了?"
+    r"\s*(?:$|[.!,;。！，；~(（])"
+)
+
 # Each entry contains text that must be in the line (a fast test), and a regular expression, which makes the
 # decision.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
@@ -158,6 +165,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
+    *((word, _FINISHED_IN_CHINESE, "finished") for word in ("完成", "完毕")),
     # Lightning 2.6.6 (pytorch/loops/fit_loop.py). Other reasons to stop are excluded. For example, if
     # ``Trainer.fit`` stops because there are no batches, no training took place.
     (

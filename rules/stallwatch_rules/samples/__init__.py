@@ -44,7 +44,7 @@ def extract(line: Line) -> Sample | None:
     else:
         found = None
     if found is None:
-        if "损失" in text or ("步" in text and "oss" in text):
+        if "步" in text or "损失" in text:
             text = in_english(text)
         if "oss" in text or "OVERFLOW" in text or "overflow" in text:
             found = from_loss_scaler(text) or _from_text(text)

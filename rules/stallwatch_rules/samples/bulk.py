@@ -15,6 +15,7 @@ from itertools import count
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.stamps import TIME_KEYS
 from stallwatch_rules.samples.line_templates import EMPTY_PICTURE, PICTURE, LineTemplate, clock, learn_line
 from stallwatch_rules.samples.table import RowReader
 from stallwatch_rules.samples.templates import DIGITS
@@ -35,9 +36,12 @@ _WORDS = (
         b"s: tel:",
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
+    *("\u6b65".encode(), "\u6b65".encode("gbk")),
 )
 # A time without its digits. The only letter that can precede the hours is "T".
 _STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")
+# The key of a Unix time without its digits, in lower case.
+_TIME_KEY = lazy(rb"[{,]\s?['\"](?:" + "|".join(TIME_KEYS).encode() + rb")['\"]\s?: ?['\"]?\.?[,}'\"]")
 # Lines without a rank that begin with a full timestamp have the rank of their source and the time of this
 # timestamp. Journal entries are excluded, because their text can contain another timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
@@ -164,7 +168,8 @@ class BulkReader:
             self._kinds.clear()
         kind, lower = None, key.lower()
         if not may_hold(lower, _WORDS):
-            if b"::" not in key or _STAMP.search(key) is None:
+            has_clock = b"::" in key and _STAMP.search(key) is not None
+            if not has_clock and not (b"{" in key and _TIME_KEY.search(key)):
                 kind = _NOTHING
             elif _CLOCK.match(key) is not None:
                 kind = self._clock

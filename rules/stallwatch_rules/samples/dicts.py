@@ -47,8 +47,10 @@ _PAIR = lazy(
     r"""(?:['"]?(""" + NUMBER + r""")['"]?\s?(?=[,}\]])|"([^"]{0,40})"|'([^']{0,40})')"""
 )
 _STEP_KEYS = (
-    "current_steps", "global_step/max_steps", "global_step", "train/global_step", "step", "steps", "iter",
+    "current_steps", "global_step/max_steps", "global_step", "train/global_step", "trainer/global_step",
+    "step", "steps", "iter", "iteration",
     "num_updates", "train_num_updates",  # names in fairseq
+    "_step",  # wandb's count of logged records, if nothing else counts the steps
 )  # fmt: skip
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))

@@ -29,7 +29,8 @@ _LOGGER = lazy(
     + r"(?:[\w.]{1,40}:\s{0,3})?\[?(?:[\w-]{1,40}/){0,8}[\w-]{1,60}\.py:\d{1,6}\]?:?\s{1,3}(?:[-|]\s)?"
     r"|" + _STAMP + _LEVEL + r"\s{1,10}" + _STAMP + r"(?:__main__|root|\w{1,40}(?:\.\w{1,40}){1,6}):?\s{1,3}"
 )  # fmt: skip
-_CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
+# The text in parentheses "(main.py 232)" is the place of Swin Transformer's logger.
+_CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\)|\w{1,40}\.py \d)|\b(?:return|def|for|if|self)\b""")
 
 # Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between
 # vertical bars, or before a colon at the start of the line. A text with more words can refer to the next

@@ -36,6 +36,7 @@ from stallwatch_rules.samples.fields import FIELDS
 from stallwatch_rules.samples.pairs import metrics_by_field, rates
 from stallwatch_rules.samples.prefixes import is_aggregate, may_precede
 from stallwatch_rules.samples.series_words import (
+    NUMBER,
     WORDS,
     Number,
     counted_by,
@@ -82,7 +83,6 @@ _STAMP = lazy(
     r"|^[A-Z]{4,8}:[\w.]+:|^[IWEF]\d{4}\s(?:\d[\d:.]*\s+\d+)?|\b[\w-]+\.[a-z]{1,4}:\d+"
 )
 _MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
-_NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
 # Text between a counter and its total, as in "3/20", "3 of 20", or "3 de 20".
 _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")
 _FAILS = lazy(
@@ -241,11 +241,13 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     kind.lines += 1
     if kind.metric:
         stream.metric_at = line.number
+    if kind.names is not None and kind.names is stream.head:
+        stream.head_at = line.number
     if not kind.needed:
         del stream.kinds[key]
         _remember(stream, key, kind)
         return _end_of_epoch(stream, key, line, sample) if kind.metric else None
-    found = _NUMBER.findall(text if kind.plain else _STAMP.sub(" ", text))
+    found = NUMBER.findall(text if kind.plain else _STAMP.sub(" ", text))
     numbers = [float(number.replace(",", "")) for number in found]
     if len(numbers) != len(kind.numbers) or not math.isfinite(numbers[kind.at]):
         return None
@@ -499,7 +501,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     bare = text if kind.plain else _STAMP.sub(" ", text)
     words = parts(bare)
     kind.metric = is_of("metrics", words)
-    spans = [found.span() for found in _NUMBER.finditer(bare)]
+    spans = [found.span() for found in NUMBER.finditer(bare)]
     kind.numbers = tuple(number_at(bare, spans, place) for place in range(len(spans)))
     numbers = kind.numbers
     free = [place for place, n in enumerate(numbers) if n.whole and not (n.unit or n.inside)]

@@ -21,18 +21,24 @@ _NAMES = WORDS["steps"] | WORDS["rounds"] | WORDS["metrics"]
 _OURS = frozenset(word.encode() for word in _NAMES)
 _LETTERS = bytes(code if chr(code).isalpha() and code < 128 else 32 for code in range(256))
 _CASES = bytes(ord("a") if 97 <= code < 123 else ord("A") if 65 <= code < 91 else 32 for code in range(256))
+_EXPONENTS = frozenset((b"e",))
 _SCRIPTS = {
     kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
     for kind, words in WORDS.items()
     if not all(map(str.isascii, words))
 }
-_WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
+_WORD = lazy(r"(?!(?<=\d)e[-+]?\d)[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
 _CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
 _EPOCH = lazy(r"\b[eé]po[ckq]")  # start of "epoch" in most languages that use the Latin alphabet
 _MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
 # Words between the name of a counter and its number, as in "epoch number 3".
 _NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))
+#: A number. Commas also separate the cells of a row, as in "5,100,0.25".
+NUMBER = lazy(
+    r"[-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)"
+    r"|\b(?:nan|inf)\b"
+)
 _NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
 _UNIT = lazy(
     r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
@@ -67,7 +73,7 @@ def may_count(text: str) -> bool:
     lower = small.translate(_LETTERS)
     words = lower.split()
     return (
-        not words
+        _EXPONENTS.issuperset(words)  # the line consists of numbers
         or not _OURS.isdisjoint(words)
         or b" epo" in lower
         or lower.startswith(b"epo")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stallwatch_rules.lines.stamps import time_of_line
+from stallwatch_rules.lines.stamps import time_of_line, unix_seconds
 from stallwatch_rules.samples.fields import GIB, MIB, Found
 from stallwatch_rules.text.lazy import lazy
 
@@ -243,7 +243,12 @@ def _second(text: bytes) -> float | None:
 
 
 def stamp_time(text: bytes) -> float | None:
-    """Return the time of a timestamp. Whole seconds are cached, because many lines have the same second."""
+    """Return the time of a timestamp or of a Unix time.
+
+    Whole seconds are cached, because many lines have the same second.
+    """
+    if b"-" not in text[:5] and text.replace(b".", b"", 1).isdigit():
+        return unix_seconds(float(text)) if 10 <= len(text.partition(b".")[0]) <= 19 else None
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)

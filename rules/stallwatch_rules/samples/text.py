@@ -45,9 +45,13 @@ def from_loss_scaler(text: str) -> Found | None:
     return Found(None, None, values, "") if values else None
 
 
-_ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")
+_ZH_NUMBER = r"\d{1,15}(?:,\d{3}){0,4}"
+_ZH_COUNT = rf"({_ZH_NUMBER})(?:\s?/\s?({_ZH_NUMBER}))?"
+_ZH_TOTAL = rf"\s?[,，、/(（]?\s?(?:总共|一共|总计|共计|共)\s?({_ZH_NUMBER})\s?[步轮](?!\w)"
+_ZH_STEP = lazy(rf"第\s?{_ZH_COUNT}\s?(?:个?(?:训练|迭代))?([步轮])(?:{_ZH_TOTAL}|(?!\w))")
 _ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # text before the step
+# The level or the kind of the line, which precedes the step.
+_ZH_HEAD = lazy(r"(?<!\w)(信息|调试)(?!\w)|[【\[]\s?(?:(训练)(?:中|进度)?|验证|评估|测试)\s?[】\]]\s?")
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -60,7 +64,9 @@ _ZH_NAMES = {
     "梯度范数": "grad_norm",
     "全局步数": "step",
     "训练步数": "step",
+    "训练步骤": "step",
     "训练步": "step",
+    "步骤": "step",
     "步数": "step",
     "迭代次数": "iteration",
     "迭代": "iteration",
@@ -73,17 +79,30 @@ _ZH_NAME = lazy(
     re.IGNORECASE,
 )
 # A loss in the middle of a sentence, such as "安装 loss 0.5 版本", is not a metric.
-_ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
+_ZH_PROSE = lazy(
+    r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)(?<!\d步)(?<!\d 步)\s{1,4}loss", re.IGNORECASE
+)
 
 
 def in_english(text: str) -> str:
     """Translate the names of counters and metrics in a Chinese line into English."""
     if _ZH_PROSE.search(text):
         return text
+    text = _ZH_HEAD.sub(_head_in_english, text, count=2)
     text = _ZH_LEAD.sub("", text, count=1)
-    text = _ZH_STEP.sub(lambda found: ("step " if found[2] == "步" else "epoch ") + found[1], text)
+    text = _ZH_STEP.sub(_step_in_english, text)
     text = _ZH_NAME.sub(lambda found: _ZH_NAMES[found[1]] + "=", text)
     return _ZH_UNIT.sub("", text)
+
+
+def _head_in_english(found: re.Match[str]) -> str:
+    return "INFO" if found[1] else "[train] " if found[2] else "[eval] "
+
+
+def _step_in_english(found: re.Match[str]) -> str:
+    done, of, unit, total = found.groups()
+    total = of or total
+    return ("step " if unit == "步" else "epoch ") + (f"{done}/{total}" if total else done)
 
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
@@ -99,9 +118,9 @@ _STEP = lazy(
 )  # fmt: skip
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
-    r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
-    r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # formats of mmengine, DETR, LAVIS, and DINO
+    r"(?:(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}|Train(?:ing)?(?:: {1,2}|\] ?))"
+    r"\[\s*(\d{1,9})(?:/\d{1,9})?\]\s{0,4}\[\s*(\d{1,15})/\s*(\d{1,15})\]"
+)  # formats of mmengine, DETR, LAVIS, DINO, Swin Transformer, and the examples with an AverageMeter
 
 # Format of MiniMind, which counts epochs from 1.
 _ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")
@@ -163,7 +182,8 @@ def from_text(text: str) -> Found | None:
     if found is not None and found[2] and "loss" in lower:
         before = before.lstrip()  # an indented "3/100" is not source code
     if found is None or not may_precede(before):
-        item = _from_epoch_item(text) if "poch" in text else None
+        has_epoch = "poch" in text or ("][" in text and "Train" in text)
+        item = _from_epoch_item(text) if has_epoch else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
@@ -251,19 +271,17 @@ def _from_epoch_item(text: str) -> Found | None:
 
     The steps of previous epochs are added to the count.
     """
-    # The line also shows the number of epochs, which determines the last step of the run.
-    of_all = "](" in text
-    found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
+    found = (_ITEM_OF_EPOCHS.search(text) if "](" in text else None) or _ITEM_OF_EPOCH.search(text)
     if found is None or not may_precede(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = metrics_by_field(rest)
     rates(lowered(rest), values)
-    if not values or not (of_all or "loss" in values):
-        return None
     epoch, *epochs, done, length = map(int, found.groups())
+    if not values or not (epochs or "loss" in values):
+        return None
     values["epoch"] = float(epoch)
-    if epochs:
+    if epochs:  # the number of epochs determines the last step of the run
         step, total = max(epoch - 1, 0) * length + done, epochs[0] * length
         item = Found(step, total, values, "epoch items of all")
     else:

@@ -29,7 +29,7 @@ CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits into the cach
 _BACK = 8  # number of preceding segments to search for a time if a line has no time
 _BEFORE = 2048  # maximum number of preceding bytes to search for a time
 _AT_ONCE = 128  # number of segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains this pattern
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d|:\s?[\"']?\d{10}")  # every line with a time contains this pattern
 
 
 class Match(NamedTuple):

@@ -12,6 +12,7 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.display import iso
 
 STAMP = "[2026-05-11 09:16:03,519] [INFO] [stage3.py:186:__init__] Reduce bucket size 26214400\n"
 OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -103,3 +104,16 @@ def test_times_order_the_lines_of_named_ranks(catalogue: Catalogue, matcher: Mat
     text = "".join([*rows[:above], WATCHDOG.format(clock="09:20:05.551"), *rows[above:]])
     timeout = finding(diagnosed(catalogue, matcher, text), "nccl-collective-timeout")
     assert timeout.harm == "harmless" and "35 steps followed" in timeout.note
+
+
+@pytest.mark.parametrize("key", ['"ts": {unix}.0', '"t": {unix}000', '"timestamp": "{iso}Z"'])
+def test_stall_is_found_in_json_lines(catalogue: Catalogue, matcher: Matcher, key: str) -> None:
+    def line(second: float, rest: str) -> str:
+        when = iso(1795218992.0 + second, zoned=False)
+        return "{" + key.format(unix=1795218992 + second, iso=when) + f", {rest}}}\n"
+
+    steps = [line(2 * at, f'"step": {at}, "total_steps": 1000, "loss": 2.1') for at in range(1, 101)]
+    ended = line(18_000, '"msg": "received SIGTERM, exiting"')
+    diagnosis = diagnosed(catalogue, matcher, "".join([*steps, ended]))
+    assert diagnosis.verdict == "stalled"
+    assert diagnosis.progress.stalled_after_step == 100

@@ -146,6 +146,34 @@ def test_leading_timestamp_is_read_and_kept(read_lines: ReadLines, raw: str, tim
     assert (line.time, line.text) == (pytest.approx(time), raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "time", "zoned"),
+    [
+        ('{"ts": 1795218992.5, "step": 1, "loss": 2.1}', NOV_20 + 0.5, True),
+        ('{"step": 1, "time": 1795218992, "loss": 2.1}', NOV_20, True),
+        ('{"step": 1, "loss": 2.1, "t": 1795218992500}', NOV_20 + 0.5, True),
+        ('{"_step": 1, "_timestamp": 1795218992.5}', NOV_20 + 0.5, True),
+        ('{"ts":"1795218992","step":1}', NOV_20, True),
+        ('{"timestamp": "2026-11-20T23:56:32Z", "step": 1}', NOV_20, True),
+        ('{ "@timestamp": "2026-11-21T07:56:32.5+08:00", "step": 1}', NOV_20 + 0.5, True),
+        ('{"step": 1, "asctime": "2026-11-20 23:56:32,500"}', NOV_20 + 0.5, False),
+        ("{'time': '2026-11-20 23:56:32', 'step': 1}", NOV_20, False),
+        ('{"val": {"time": 1}, "time": 1795218992}', NOV_20, True),
+        ('{"epoch": 1, "time": 0.25, "data_time": 1795218992}', None, False),
+        ('{"checkpoint": {"time": 1795218992}, "step": 1}', None, False),
+        ('{"prompt": "When?", "response": "Then.", "timestamp": "2026-11-20 23:56:32"}', None, False),
+        ('{"step": 1, "tokens": 1795218992, "timestamp": "yesterday"}', None, False),
+    ],
+)
+def test_time_in_a_json_line_is_read(
+    read_lines: ReadLines, raw: str, time: float | None, zoned: bool
+) -> None:
+    (line,) = read_lines(raw.encode())
+    assert (line.time, line.zoned, line.text) == (time, zoned, raw)
+    (ranked,) = read_lines(f"[rank3]: {raw}".encode())
+    assert (ranked.time, ranked.zoned, ranked.rank) == (time, zoned, 3)
+
+
 def test_lines_without_a_time_inherit_the_last_of_their_rank(read_lines: ReadLines) -> None:
     data = (
         b"before\n[2026-11-20 23:56:32] a\nb\n[rank1]: c\n[rank1]: [2026-11-20 23:56:40] d\n[rank1]: e\nf\n"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from progress_logs import bar, log, track
 
+from stallwatch_rules.progress.phases import phase_sign
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
@@ -265,12 +266,21 @@ def test_first_state_of_a_bar_is_not_a_step() -> None:
         "Training completed. Do not forget to share your model on huggingface.co/models =)",
         "[x] [INFO] [launch.py:351:main] Process 4711 exits successfully.",
         "Final eval_acc: 0.5602",
+        "训练完成",
+        "2026-11-20 10:00:00 信息 模型训练已完成！总耗时 3 小时",
         "step 10/10 loss 1",
     ],
 )
 def test_end_of_the_training_is_recognized(text: str) -> None:
     assert not track(log("step 9/10 loss 1")).finished
     assert track(log("step 9/10 loss 1", text)).finished
+
+
+@pytest.mark.parametrize(
+    "text", ["第 3 轮 训练完成", "epoch 3: 训练完成", "训练完成后保存模型", "训练未完成"]
+)
+def test_end_of_a_part_is_not_the_end_of_the_training(text: str) -> None:
+    assert phase_sign(text) != "finished"
 
 
 def test_continuing_run_has_not_finished() -> None:

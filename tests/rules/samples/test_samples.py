@@ -58,6 +58,11 @@ METRICS = [
     ("{'loss': 1.0, 'memory(GiB)': 1.5, 'global_step/max_steps': '1/438', 'elapsed_time': '1m 5s'}",
      1, 438, {"loss": 1.0, "memory_peak_bytes": 1.5 * GIB, "elapsed_seconds": 65.0}),
     ('{"step": 5, "loss": NaN}', 5, None, {"loss": NAN}),
+    # wandb's history, with and without Lightning
+    ('{"trainer/global_step": 50, "train/loss": 1.5, "_step": 1, "_timestamp": 1795860002.1}', 50, None,
+     {"loss": 1.5}),
+    ('{"train/loss": 1.5, "_runtime": 12.5, "_step": 7}', 7, None, {"loss": 1.5}),
+    ('{"iteration": 7, "loss": 1.5, "time": 0.25}', 7, None, {"loss": 1.5}),
     ('{"loss": -Infinity, "step": 7}', 7, None, {"loss": -INF}),
     # DeepSpeed
     ("[2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=2, lr=[3.5e-7], "
@@ -151,6 +156,14 @@ METRICS = [
      {"loss": 0.5, "eval_loss": 0.6}),
     ("训练步 3/500 loss=0.5", 3, 500, {"loss": 0.5}),
     ("步数：3，损失：nan", 3, None, {"loss": NAN}),
+    ("2026-11-20 10:00:00 信息 第 3 步，共 500 步，损失 0.5", 3, 500, {"loss": 0.5}),
+    ("[信息] 第3步（共500步）损失：0.5", 3, 500, {"loss": 0.5}),
+    ("第 3 步共 500 步 loss=0.5", 3, 500, {"loss": 0.5}),
+    ("轮次 1 步骤 3/500", 3, None, {"epoch": 1.0}),
+    ("【训练】第 3 步 损失 0.5", 3, None, {"loss": 0.5}),
+    ("【训练】步骤 3/500", 3, 500, {}),
+    ("训练进度：第 3/500 步", 3, 500, {}),
+    ("【验证】第 3 步 损失 0.5", 3, None, {"eval_loss": 0.5}),
     ("Epoch: [3]  [  10/700]  eta: 5:00:00  lr: 0.0002  loss: 40.5 (45.2)  time: 2.4", 2110, None,
      {"loss": 40.5, "learning_rate": 0.0002, "epoch": 3.0}),
     ("Epoch: [3/100]  [  10/700]  eta: 0:06:35  loss: 7.5 (7.25)  lr: 0.0001", 2110, None,
@@ -206,6 +219,12 @@ METRICS = [
     ("Loss: tensor([0.5], device='cuda:0', grad_fn=<DivBackward0>)", None, None, {"loss": 0.5}),
     ("Train: data epoch: [1]  [  50/700]  eta: 0:10:00  lr: 0.0002  loss: 3.5000  time: 0.4", 750, None,
      {"loss": 3.5, "learning_rate": 0.0002, "epoch": 1.0}),
+    # Swin Transformer, and examples with an AverageMeter
+    ("[2026-03-01 10:00:00 swin_tiny](main.py 232): INFO Train: [1/300][10/1251]\teta 1:23:45 lr 0.000001\t"
+     "time 0.4012 (0.5012)\tloss 6.5 (6.9412)\tgrad_norm 1.25 (inf)\tmem 7890MB", 1261, None,
+     {"loss": 6.5, "learning_rate": 1e-6, "grad_norm": 1.25, "epoch": 1.0}),
+    ("[Train][0][  7/100] Time 0.234 (0.240) Loss 1.5 (2.1)", 7, None, {"loss": 1.5, "epoch": 0.0}),
+    ("Train: [2][7/100]  Time 0.234 (0.240)  Loss 1.5 (2.1)", 207, None, {"loss": 1.5, "epoch": 2.0}),
 ]  # fmt: skip
 
 
@@ -366,6 +385,9 @@ def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         "model.safetensors:  10%|█         | 1.00G/10.0G [00:10<01:00, 100MB/s]",
         " 10%|█         | 100/1000 [00:10<01:00, 100MB/s]",
         "352it [00:00, 625.91it/s]",
+        "[2026-03-01 10:00:00 swin_tiny](main.py 263): INFO Test: [0/98]\tTime 1.2 (1.2)\tLoss 0.9 (0.9)",
+        "[Val][0][1/100] Time 0.234 (0.240) Loss 1.899 (2.1)",
+        "print(main.py 3) Train: [0/3][1/2] loss 0.4 (0.3)",
         "Computing perplexity:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, ppl=0.5]",
         "                 Class     Images  Instances: 100%|████| 2/2 [00:01<00:00,  2.0it/s]",
         "INFO Progress on:eval 1.00it/10.0it rate:4.0it/s remaining:00:02 elapsed:00:01 postfix:loss=3.5",
@@ -400,6 +422,8 @@ def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         "micro_batch 3/500 loss 0.5",
         "the batch 3/500 had a loss 0.5",
         "总步数=500 损失=0.5",
+        "步骤 1/3：安装依赖",
+        "正在执行第 3 步，共 8 步",
         "第3步我们计算损失 3",
         "在第 3 步损失变为 0.5",
         "损失函数 = 3",

@@ -46,6 +46,8 @@ LINES = [
     "",
     "\r",
     "训练 loss：{f}",
+    "2026-11-{d} 10:{s}:{s} 信息 第 {d} 步，共 {i} 步，损失 {f}",
+    "【训练】步骤 {d}/{i}",
     "steps: {i} loss: {f} samples/sec: {f}",
     "{d}|{i}|Loss: {f}: 12%|█▏   | {i}/{i} [00:{s}<00:{s},  {f}it/s]",
     "INFO Progress on:train {i}it/{i}it rate:{f}it/s remaining:00:{s} elapsed:00:{s} postfix:loss={f}",
@@ -53,6 +55,8 @@ LINES = [
     "Train: {d} [{i}/{i} ( {d}%)]  Loss:  {f} ({f})  Time: {f}s, {f}/s  LR: {f}",
     "Test: [  {d}/{i}]  Time: {f} ({f})  Loss:  {f} ({f})",
     "Epoch:[{d}/{d}]({i}/{d}), loss: {f}, lr: {f}",
+    "[2026-11-{d} 10:{s}:{s} swin](main.py 232): INFO Train: [{d}/{i}][{i}/{d}]\tlr {f}\tloss {f} ({f})\tmem {i}MB",
+    "[Train][{d}][{i}/{d}] Time {f} ({f}) Loss {f} ({f})",
     "Epoch: [{d}/{i}]  [ {i}/{d}]  eta: 0:{s}:{s}  loss: {f} ({f})  lr: {f}",
     "Epoch:  {d} [ {i}/ {i}], loss: {{'classification': {f}, 'total_loss': {f}}}, LR: [{f}]",
     "epoch: {d} step: {i}, loss is {f}",
@@ -61,6 +65,11 @@ LINES = [
     "[rank0] Val loss: {f}, ppl {f}",
     ':::MLLOG {{"key": "train_loss", "value": {f}, "metadata": {{"step": {i}}}}}',
     ':::MLLOG {{"key": "tracked_stats", "value": {{"throughput": {f}}}, "metadata": {{"step": {i}}}}}',
+    '{{"timestamp": "2026-11-{d}T10:{s}:{s}Z", "step": {i}, "loss": {f}}}',
+    '{{"step": {i}, "loss": {f}, "ts": 17958{s}00{s}.{i}}}',
+    "{{'t': 17958{s}00{s}123, 'step': {i}, 'loss': {f}}}",
+    '{{"time": 17958{s}00{s}, "event": "saved"}}',
+    '{{"@timestamp": "2026-11-{d}T10:{s}:{s}.{i}+08:00", "event": "saved"}}',
 ]  # fmt: skip
 
 

@@ -76,6 +76,23 @@ def test_column_names_identify_values() -> None:
     ]
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_rows_with_exponents_and_integers_are_read(separator: str) -> None:
+    cells = [
+        (10 * n, 500 + n, f"{2 - n / 50:.3f}", f"{n}e-05" if n > 20 else f"0.0{n}") for n in range(1, 41)
+    ]
+    table = rows(
+        separator.join(("step", "tokens", "loss", "lr"))
+        + "\n"
+        + "".join(separator.join(map(str, row)) + "\n" for row in cells)
+    )
+    assert [(row["step"], row["loss"], row["learning_rate"]) for row in table[-2:]] == [
+        (390, 1.22, 39e-5),
+        (400, 1.2, 40e-5),
+    ]
+    assert len(table) > 35
+
+
 def test_steps_continue_over_epochs() -> None:
     log = "".join(
         f"Epoch {epoch}/3\n"
@@ -120,7 +137,7 @@ STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
         "Early stopping at epoch 12",
         "Saved final model to out/final.pt",
         "Results saved to runs/7",
-        "训练完成",
+        "训练结束",
         "Entrenamiento finalizado",
     ],
 )
