@@ -79,8 +79,8 @@ def _key(key: str) -> str:
 def _named() -> str | None:
     """Return the run that the address names, either directly or by naming one of its incidents.
 
-    An incident is in this page's address if the user returns from the incident's page. The reason is that
-    Streamlit writes the query of a page into the address before it opens the page (1.67, `st.switch_page`).
+    This page's address contains an incident if the user goes back from the incident's page. `st.switch_page`
+    (Streamlit 1.67) writes the target page's query into the current address before it opens the target page.
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:

@@ -224,7 +224,7 @@ def collect(
 ) -> list[RuleFinding]:
     """Return a finding for each rule that matched, in the order of the catalogue.
 
-    Each finding has the harm that the rule's page specifies. Assessors can change the harm.
+    The harm of each finding is the value in the rule's page. Assessors can change it.
     """
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():

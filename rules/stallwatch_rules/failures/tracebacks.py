@@ -425,8 +425,8 @@ class TracebackReader:
             raised.root = begun.chain.root
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
-            # An exception that only quotes this exception, such as a launcher's exception, does not explain
-            # it.
+            # A new exception that only quotes the earlier exception, such as a launcher's exception, does not
+            # explain it. Therefore, take over only the rules for failures.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
         raised.group, raised.warned = begun.group, begun.warned
         raised.setting = setting_of(begun.frames, begun.introduced)
