@@ -46,7 +46,7 @@ def test_rules_of_release_0_1_alert_on_a_stall_and_a_crash(old_stack: Any) -> No
         timeout=120,
         check=False,
     )
-    assert "of an older release, without StallwatchHostGone: export them again" in tested.stdout
+    assert "of an older release, without StallwatchHostGone; export the rules again" in tested.stdout
     run = old_stack.train("upgraded")
     old_stack.until_known("upgraded")
 
