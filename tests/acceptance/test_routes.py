@@ -89,4 +89,4 @@ def test_relay_routes_alerts_and_escalates_unacknowledged_ones(waited: Told) -> 
     assert waited.boss == ["lost"]
     assert waited.sweeps == ["sweep-1"]
     assert waited.everybody == ["cared-for", "lost", "slow"]
-    assert "StallwatchSlowdown: severity 'sev3' is unknown; taken for warning" in waited.relay
+    assert "StallwatchSlowdown: severity 'sev3' is unknown; using warning" in waited.relay

@@ -69,7 +69,7 @@ def test_deepspeed_over_pdsh_has_an_agent_for_each_rank(tmp_path: Path) -> None:
     options = ["--hostfile", "hosts", "--master_addr", "n1", "--no_ssh_check"]
     command = [*launcher, *options, "train.py", "--lr", "1"]
     line = advice(command, {}, JoinSettings(), read=lambda path: (work / path).read_text())
-    better = shlex.split(line.partition("to watch all of them: ")[2])
+    better = shlex.split(line.partition("to watch all ranks: ")[2])
     with (
         Hosts(2, tmp_path / "hosts", private=[sshd.PRIVATE]) as hosts,
         sshd.sshd(hosts, tmp_path / "ssh") as keys,
