@@ -150,7 +150,7 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """An exception that ended processes and matches no rule; one record for all ranks that raised it."""
+    """An exception that ended processes and matches no rule. All ranks that raised it share one record."""
 
     exception: str
     message: str
@@ -342,7 +342,7 @@ class JobSummary(msgspec.Struct):
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Return whether a person should check the run; this includes interrupted runs with a primary cause.
+    """Return whether a person should check the run. Interrupted runs with a primary cause are included.
 
     A run that the system stopped has a primary cause, but a run that a person stopped has none.
     """

@@ -1,8 +1,8 @@
 """Select the primary cause among several findings by their role.
 
 Causes take precedence over symptoms, symptoms over wrappers, and wrappers over notices. The selection does
-not depend on the order in which ranks were read, so another interleaving of the same logs gives the same
-result.
+not depend on the order in which ranks were read, so a different interleaving of the same logs produces the
+same result.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
     if len(before) < WINDOW or not all(map(math.isfinite, before)):
         return None
     usual = max(map(abs, before))
-    if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # another rule reports NaN
+    if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # a different rule reports NaN
         return None
     return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
 

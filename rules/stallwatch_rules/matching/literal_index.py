@@ -221,7 +221,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index of the fixed texts of many patterns. It maps each text to its patterns."""
+    """An index of the fixed texts of many patterns. It maps each text to its patterns."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ _TRAINING_LABEL = lazy(
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
-# Labels of other bars that show a loss: bars of evaluations, and of loops over parts of a step.
+# Labels of other bars that show a loss, which belong to evaluations or to loops over parts of a step.
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)

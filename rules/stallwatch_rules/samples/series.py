@@ -180,7 +180,7 @@ Learning = dict[int | None, _Stream]  #: the data learned about one source, by r
 
 
 class SeriesReader:
-    """Reader of the samples of one run. It learns the series of lines whose format is unknown."""
+    """A reader of the samples of one run. It learns the series of lines whose format is unknown."""
 
     def __init__(self) -> None:
         self.learnt = False  #: True if any line belonged to a learned series

@@ -113,7 +113,7 @@ def _lacks_step(entry: Entry) -> bool:
 
 
 class RowReader:
-    """Reader that converts the samples of one source to rows, in the order of the lines."""
+    """A reader that converts the samples of one source to rows, in the order of the lines."""
 
     def __init__(self, source: str, series: SeriesReader | None = None) -> None:
         self._source = source

@@ -48,7 +48,7 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """Wrapper that makes a function for reading texts faster.
+    """A wrapper that makes a function for reading texts faster.
 
     Texts with a known template are read with this template. The function reads all other texts.
     """

@@ -200,7 +200,7 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Select a matching line for reading, and also the lines around it that have new content."""
+        """Select a matching line, and the lines around it that have new content, for reading."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.informative(unit, before, after))

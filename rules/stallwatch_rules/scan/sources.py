@@ -24,7 +24,7 @@ _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of 
 
 
 class SourceReading:
-    """Reader of one source, which receives the bytes of the source in portions.
+    """A reader of one source, which receives the bytes of the source in portions.
 
     ``engine`` is called if the source is longer than its head and tail together. If ``engine`` returns
     ``None``, all lines are read.

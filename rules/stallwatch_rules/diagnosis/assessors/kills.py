@@ -115,7 +115,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
 
 
 def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the finding of a kill with a finding of a kill from outside, with the same lines."""
+    """Replace the finding for a kill with a finding for a kill from outside, and keep the same lines."""
     yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -130,7 +130,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings in output during teardown as harmless, if a failure or a signal explains them.
+    """Mark findings in teardown output as harmless if a failure or a signal explains them.
 
     After a failure, threads and child processes report that they lost the failed process, and destructors
     and exit handlers fail. This output can appear long before the output of the failure. If the main thread
