@@ -63,7 +63,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
 
 
 def end_line(ending: Ending, at: float, *, stalled: bool) -> str:
-    """Return the line that states the end, without its prefix; "" if the end of the command is unknown."""
+    """Return the line that states the end, without its prefix, or "" if the end of the command is unknown."""
     if ending.kind == "unknown" or ending.exit_code is None:
         return ""
     memory = ending.memory
@@ -89,7 +89,7 @@ def _sentences(text: Text) -> tuple[Message, ...]:
 
 
 def own_text(text: str) -> str | None:
-    """Return a line of Stallwatch without its prefix; ``None`` if a different program printed the line."""
+    """Return a line of Stallwatch without its prefix, or ``None`` if a different program printed the line."""
     found = _OWN.match(text)
     return text[found.end() - len(OWN_LINE) :] if found else None
 

@@ -57,7 +57,7 @@ EVALUATION = "text evaluation"  #: series for the output of evaluations, whose s
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The numbers read from one line; ``None`` for numbers that the line does not contain."""
+    """The numbers read from one line. Numbers that the line does not contain are ``None``."""
 
     rank: int | None
     time: float | None
@@ -180,7 +180,7 @@ NEAR_END = 0.9  #: a step past this share of all steps can be the last step of a
 
 
 def is_far_from_end(step: float | None, total: float | None) -> bool:
-    """Return whether a step is before the last tenth of all steps; False if a number is unknown.
+    """Return whether a step is before the last tenth of all steps, or False if a number is unknown.
 
     The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
     step does not log the last steps.

@@ -169,7 +169,7 @@ def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    """Return each rule's first position in one stream; ``None`` if no stream contains all the rules."""
+    """Return each rule's first position in one stream, or ``None`` if no stream contains all the rules."""
     if not group:
         return None
     streams = set.intersection(*({place.stream for place in c.occurrences} for c in group))

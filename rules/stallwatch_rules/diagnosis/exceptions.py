@@ -435,7 +435,7 @@ def _is_below(line: Line, stops: Iterable[Line]) -> bool:
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
+    """Return the time of the first interrupt, or ``None`` if it is unknown or if training continued."""
     matched = (
         (stream, stream.hits[rule]) for stream in streams.values() for rule in rules if rule in stream.hits
     )

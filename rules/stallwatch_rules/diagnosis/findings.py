@@ -84,13 +84,13 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> Match | None:
-        """The earliest match of the finding; ``None`` for an inferred finding."""
+        """The earliest match of the finding, or ``None`` for an inferred finding."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
         return matches[id(earliest(m.line for m in matches.values()))] if matches else None
 
     @property
     def last(self) -> Match | None:
-        """The latest match of the finding; ``None`` for an inferred finding."""
+        """The latest match of the finding, or ``None`` for an inferred finding."""
         matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
         return matches[id(latest(m.line for m in matches.values()))] if matches else None
 

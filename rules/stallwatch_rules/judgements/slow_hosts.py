@@ -26,7 +26,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: window lengths, in steps, of the test for slow hosts
 OF_RANKS = WINDOWS[:4]  #: window lengths, in steps, of the test for slow ranks
 LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
-Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it once in 2.5 × 10¹⁰ means
+Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it once in 2.5 × 10¹⁰ mean values
 #: Minimum share of steps with a positive deviation. In long windows, the minimum is smaller (see
 #: `required_positive_steps`).
 POSITIVE = 0.8
@@ -485,7 +485,7 @@ def required_positive_steps(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return the excess of each value over the median of the other values; empty if there is only one."""
+    """Return the excess of each value over the median of the other values. Ignore a single value."""
     others = len(values) - 1
     if others < 1:
         return {}

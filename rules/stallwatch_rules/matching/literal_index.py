@@ -274,7 +274,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together; True if hyperscan is not installed."""
+    """Return whether hyperscan can compile these patterns together. Return True without hyperscan."""
     if hyperscan is None or not patterns:
         return True
     try:

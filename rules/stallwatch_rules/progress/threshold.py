@@ -428,7 +428,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95% confidence) of the 99th percentile of waits; 0 for nearly equal waits.
+    """Return an upper limit (95% confidence) of the 99th percentile of waits, or 0 for nearly equal waits.
 
     The 99th percentile of 20 steps is the slowest of these steps, but on average, one of 21 further steps is
     slower. Therefore, the percentile is estimated from all steps. The method assumes that the logarithms of

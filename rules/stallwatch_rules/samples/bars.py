@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Convert the rate of a bar to seconds per step; ``None`` if the bar does not count steps."""
+    """Convert the rate of a bar to seconds per step. Return ``None`` if the bar does not count steps."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value

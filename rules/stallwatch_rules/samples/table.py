@@ -89,7 +89,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Convert a sample to the values of a row; ``None`` if the sample does not become a row."""
+    """Convert a sample to the values of a row. Return ``None`` if the sample does not become a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}

@@ -95,7 +95,7 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Search a chunk for patterns, and return the result; ``None`` for an empty chunk.
+        """Search a chunk for patterns, and return the result. Return ``None`` for an empty chunk.
 
         The search of a chunk displaces Python's data from the caches of the processor. Therefore, it is
         faster to search several chunks before segments are selected from these chunks.
@@ -352,7 +352,7 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return a pattern for skipped lines that contain a loss but no step; ``None`` if it is not needed.
+        """Return a pattern for skipped lines with a loss but no step, or ``None`` if it is not needed.
 
         Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """

@@ -189,7 +189,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return the end offset of the head in these bytes; ``None`` if the head continues after them."""
+        """Return the end offset of the head in these bytes, or ``None`` if the head continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head

@@ -186,7 +186,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _signal_of(code: int | None) -> str:
-    """Return the name of the signal in an exit code; "" if the code contains no known signal."""
+    """Return the name of the signal in an exit code, or "" if the code contains no known signal."""
     try:
         return Signals(-(code or 0)).name
     except ValueError:

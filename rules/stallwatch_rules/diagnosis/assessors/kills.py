@@ -88,7 +88,7 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
-    """Return whether the process was killed on the observed host; ``None`` if this is unknown.
+    """Return whether the process was killed on the observed host, or ``None`` if this is unknown.
 
     The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed on only one
     host and is not evidence about the other hosts.
