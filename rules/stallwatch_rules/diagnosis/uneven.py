@@ -27,7 +27,7 @@ BEYOND = 10
 #: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
-LATE = 4  #: number of most recent intervals that define a rank's pace, because the middle of long logs is not read
+LATE = 4  #: number of latest intervals that define a rank's pace, because long logs are not read completely
 FEW = 1 / 8  #: maximum share of the ranks for which the other ranks wait; always at least one rank
 
 

@@ -485,7 +485,7 @@ def required_positive_steps(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return the excess of each value over the median of the other values. Ignore a single value."""
+    """Return the excess of each value over the median of the other values. A single value has no excess."""
     others = len(values) - 1
     if others < 1:
         return {}
