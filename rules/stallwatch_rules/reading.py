@@ -312,7 +312,7 @@ class RunReading:
         ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
         ``ended_at`` is the time at which the run ended, according to the log's clock. ``memory`` and
-        ``left`` (ranks that ended before the other ranks) are for a run that has not ended; for other runs,
+        ``left`` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
         ``ending`` contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks
         showed that the awaited ranks are outside of collectives. ``watched`` means that an agent still
         watches the run.

@@ -15,7 +15,7 @@ from stallwatch_rules.reading import RunReading
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return a problem for each sample on the page whose result contradicts the sample's label.
+    """Check a page, and return a problem for each sample whose result contradicts its label.
 
     The label shows whether the rule must fire on the sample. If a rule has no patterns, each of its samples
     is diagnosed as a whole run, together with the other rules of ``catalogue``. By default, ``catalogue``

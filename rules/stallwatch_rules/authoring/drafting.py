@@ -190,7 +190,7 @@ def draft(
     title = title if len(title) <= 80 else title[:80].rpartition(" ")[0] + " …"
     title = f"{failure.name.rpartition('.')[2]}: {title}" if failure.name else title
     seen = f"  # seen with {versions[package]}" if package in versions else ""
-    single = pattern.replace("'", "''")  # in quoted text, YAML requires each single quote to be doubled
+    single = pattern.replace("'", "''")  # in single-quoted text, YAML doubles each single quote
     return _PAGE.format(
         rule=rule,
         title=title,

@@ -73,7 +73,7 @@ _BOILERPLATE = lazy(
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
 MAX_NEW = 10  #: maximum number of new lines reported for a run
-STARTED = 3  #: minimum number of steps after which the lines before the first step count as start-up
+STARTED = 3  #: minimum number of steps after which the lines before the first step count as startup
 MAX_EXEMPLARS = 3000  #: maximum number of lines that are clustered
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}

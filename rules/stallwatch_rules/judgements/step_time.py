@@ -73,7 +73,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(rank * next_rank for rank, next_rank in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return two sums over the ranks' deviations from their mean: squares, and products of neighbors."""
+        """Return the sums of squares and of neighbors' products for the ranks' deviations from their mean."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]

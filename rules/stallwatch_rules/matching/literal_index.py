@@ -166,7 +166,7 @@ def _rarity(literals: Literals) -> int:
     return min(literal.rarity for literal in literals)
 
 
-@functools.lru_cache(maxsize=8192)  # each pattern is used several times at start-up
+@functools.lru_cache(maxsize=8192)  # each pattern is used several times at startup
 def raw_form(pattern: str) -> str:
     """Return the form of a pattern for searches in raw lines, whose prefixes have not been removed.
 

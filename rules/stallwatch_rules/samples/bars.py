@@ -58,7 +58,7 @@ class Bar:
         self.training = counts_steps and (
             not (self.label or self.open)
             or _TRAINING_LABEL.fullmatch(self.label) is not None
-            # The label can be the name of a job or of a data set.
+            # The label can be the name of a job or of a dataset.
             or (_WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None)
         )
 
@@ -207,7 +207,7 @@ def from_rich_bar(text: str) -> Found | None:
         values["elapsed_seconds"] = elapsed
     epoch, last = int(found["epoch"]), int(found["last"])
     values["epoch"] = float(epoch)
-    if found["total"] == "--":  # the length of the data set is unknown
+    if found["total"] == "--":  # the length of the dataset is unknown
         return Found(int(found["done"]), None, values, "bar epoch")
     length = int(found["total"])
     total = (last + 1) * length if epoch <= last else None

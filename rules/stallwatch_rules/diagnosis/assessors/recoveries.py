@@ -1,7 +1,7 @@
 """Assess failures that did not end the run, or that only resulted from a manual stop.
 
 Training survives some failures, and programs handle others. For example, a reward function parses a model's
-answer, a data set skips unreadable lines, or a library tests whether another library is installed. Each of
+answer, a dataset skips unreadable lines, or a library tests whether another library is installed. Each of
 these programs can print the same traceback as a rank that fails. Only the later lines show whether the
 failure was handled.
 """
