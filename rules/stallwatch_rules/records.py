@@ -30,7 +30,7 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained; other runs can be compared to such a run.
+#: The verdicts on a run that trained. Other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
 #: signal's sender.
@@ -211,7 +211,7 @@ class FindingChange(msgspec.Struct):
     note: Text = ""  #: the new evidence, if any
 
 
-#: The reason why a finding is not the root cause; reports show the reasons in this order.
+#: The reason why a finding is not the root cause. Reports show the reasons in this order.
 PassedReason = Literal["explained", "harm", "role", "order", "explained-by-others"]
 
 

@@ -233,8 +233,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception; the message that reports the destructor might be
-        # truncated
+        # Python ignores a destructor's exception, and the message about the destructor might be truncated
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended

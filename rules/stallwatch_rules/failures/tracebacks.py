@@ -176,7 +176,8 @@ MAX_MESSAGE = 1000
 FOREIGN_LINES = 30
 MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
-#: maximum number of lines after a bare "XError: …" line; if more lines follow, the bare line does not count
+#: Maximum number of lines after a bare "XError: …" line. If more lines follow, the bare line does not
+#: count.
 BARE_LINES_AFTER = 6
 #: Python prints the file and line of these exceptions above their names. Without a file and line, these
 #: exceptions refer to code that a program tried to parse.
@@ -240,7 +241,7 @@ class TracebackReader:
         # setting of the next traceback, according to the line that introduces it
         self._setting: Setting = "main"
         self._lines = 0  # number of remaining lines in which the introduced traceback must begin
-        # setting of a traceback that the traceback of another process interrupted; its frames can follow
+        # setting of a traceback that another process's traceback interrupted; its frames can follow
         self._interrupted: Setting = "main"
         self._bare: ExceptionChain | None = None
         self._bare_after = 0

@@ -162,7 +162,7 @@ class ProgressTracker:
         else:  # transformers prints ``train_runtime`` in a summary when ``train()`` returns
             sign = "finished" if "train_runtime" in sample.values else None
             if "eval_loss" in sample.values and "loss" not in sample.values:
-                sign = "eval"  # the result of an evaluation; the next training step ends the phase "eval"
+                sign = "eval"  # the result of an evaluation (the next training step ends the phase "eval")
         stream = self._stream(line)
         if sample is not None and sign == "eval":
             stream.awaited = False

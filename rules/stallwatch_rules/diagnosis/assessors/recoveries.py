@@ -197,7 +197,7 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
     states = ("output",) if context.failed else ("output", "help")
     if all(streams[key].below_start in states for key in finding.hits):
         return True
-    # A script's output has no rank; if ranks print lines, the script started them.
+    # A script's output has no rank. If ranks print lines, the script started the ranks.
     scripts = {source for source, rank in finding.hits if rank is None}
     others = {key: stream for key, stream in streams.items() if key not in finding.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
