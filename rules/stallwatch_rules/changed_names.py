@@ -1,6 +1,6 @@
 """The table of public names that a release moved or removed, read from ``changed_names.json``.
 
-The page docs/upgrade.md shows the same table.
+The docs/upgrade.md page shows the same table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def changed_name(kind: Kind, old: str) -> ChangedName | None:
 
 
 def moved_attribute(module: str, name: str) -> Any:
-    """Return the replacement of a moved attribute, and warn about the use of the old name.
+    """Return the replacement for a moved attribute, and warn about the use of the old name.
 
     A module calls this function from its ``__getattr__``.
     """

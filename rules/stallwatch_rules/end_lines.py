@@ -35,9 +35,9 @@ _STATED = lazy(
 )
 _COUNTED = {"yes": True, "no": False}
 # Launchers, container runtimes, and `kubectl logs` print a time, a host, or a pod before each line.
-# `LineReader` removes most of these prefixes. This pattern accepts any other prefix of up to four words that
-# begins with a month, or whose first word contains a character that is not a letter. A colon directly before
-# "stallwatch:" shows a message of a shell: ``script: line 5: stallwatch: command not found``.
+# `LineReader` removes most of these prefixes. This pattern accepts any other prefix of up to four words
+# that begins with a month, or whose first word contains a character that is not a letter. A colon directly
+# before "stallwatch:" shows a message from a shell: ``script: line 5: stallwatch: command not found``.
 _PREFIX = r"(?:[A-Z][a-z]{2}(?= +\d)|[A-Za-z]{0,100}[^A-Za-z\s]\S{0,100}) +(?:\S{1,100} ){0,3}"
 _OWN = lazy(f"(?:{_PREFIX}(?<!: ))?{OWN_LINE}")
 
@@ -53,14 +53,17 @@ class StatedEnd(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> tuple[int, bool]:
-        """The weight of this end for a run that several agents watched; the highest weight counts."""
+        """The weight of this end if several agents watched the run.
+
+        The end with the highest weight counts.
+        """
         ending = self.ending
         by_itself = 3 if ending.failed else 0
         return (1 + self.stalled if ending.stopped else by_itself), ending.kind in ("killed", "oom-killed")
 
 
 def end_line(ending: Ending, at: float, *, stalled: bool) -> str:
-    """Return the line that states the end, without its prefix; "" if the end of the command is unknown."""
+    """Return the line that states the end, without its prefix, or "" if the end of the command is unknown."""
     if ending.kind == "unknown" or ending.exit_code is None:
         return ""
     memory = ending.memory
@@ -86,7 +89,7 @@ def _sentences(text: Text) -> tuple[Message, ...]:
 
 
 def own_text(text: str) -> str | None:
-    """Return a line of Stallwatch without its prefix; ``None`` if another program printed the line."""
+    """Return a line of Stallwatch without its prefix, or ``None`` if a different program printed the line."""
     found = _OWN.match(text)
     return text[found.end() - len(OWN_LINE) :] if found else None
 

@@ -23,7 +23,7 @@ _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The memory that a run used before it ended. Sizes are in bytes; 0 means unknown."""
+    """The memory that a run used before it ended. Sizes are in bytes, and 0 means unknown."""
 
     counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
     held: int = 0  #: the highest observed memory use of the command and all its processes
@@ -37,7 +37,7 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def speaks(self) -> Speaks:
-        """Evidence "for" or "against" the claim that the host ran out of memory; "" if there is none.
+        """Evidence "for" or "against" the claim that the host ran out of memory, or "" if there is none.
 
         If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
         did not rise, and "far" if the count was not readable. The count alone is not evidence, because
@@ -103,7 +103,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed; ``None`` if the kind of ending does not show whether the run failed."""
+        """True if the run failed, or ``None`` if the kind of ending does not show whether the run failed."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property
@@ -114,7 +114,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of an incident that was open when the run ended; ``None`` if the end is unknown."""
+        """The outcome of an incident that was open when the run ended, or ``None`` if the end is unknown."""
         if self.kind == "unknown":
             return None
         return "ended" if self.stopped or self.kind == "finished" else "crashed"

@@ -16,7 +16,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
 def account() -> int:
-    """Return the effective user ID of this process; 0 on Windows, where all files belong to user 0."""
+    """Return the effective user ID of this process, or 0 on Windows, where all files belong to user 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 

@@ -19,7 +19,7 @@ from stallwatch_rules.progress.phases import SIGN_WORDS
 from stallwatch_rules.progress.phases import WORDS as SERVING_WORDS
 from stallwatch_rules.text.lazy import lazy
 
-# Each line of a kind contains at least one word of that kind's tuple.
+# Each line of a kind contains at least one word from that kind's tuple.
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),

@@ -1,4 +1,4 @@
-"""Represent Stallwatch's texts as IDs with parameters; `locale` contains the words in each language."""
+"""Represent Stallwatch's texts as IDs with parameters. `locale` contains the words in each language."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
 
     def __radd__(self, other: str) -> Message:
-        """Support ``"" + message``; raise `TypeError` if the left operand is not empty."""
+        """Support ``"" + message``. Raise `TypeError` if the left operand is not empty."""
         if other:
             raise TypeError(f"not a message: {other!r}")
         return self

@@ -99,7 +99,7 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """Reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
+    """A reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
 
     With ``starts``, the lines must be all lines of one source. If its program was started several times, each
     start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
@@ -112,7 +112,7 @@ class RunReading:
         self.baseline: Baseline | None = None  #: lines of a healthy run, to find new lines in this run
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
-        self.unread: set[str] = set()  #: sources that were not read, because the run has too many sources
+        self.unread: set[str] = set()  #: sources that were not read because the run has too many sources
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources with the same lines
         self.hosts: Mapping[str, str] = {}  #: source → host named by the source
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
@@ -198,7 +198,7 @@ class RunReading:
         return observed
 
     def _read_own(self, line: Line) -> None:
-        """Read a line that Stallwatch printed; only the line that states how the command ended counts."""
+        """Read a line that Stallwatch printed. Only the line that states how the command ended counts."""
         end = stated_end(line)
         stream = self._stream(line) if end is not None else None
         if end is not None and stream is not None:
@@ -208,12 +208,12 @@ class RunReading:
 
     @property
     def stated_end(self) -> StatedEnd | None:
-        """The end of the run as an agent stated it in the log; for `diagnose` after the run has ended."""
+        """The end of the run as an agent stated it in the log, for `diagnose` after the run has ended."""
         self.settle()
         return end_of_run(self.streams)
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
-        """Return the lines with their secrets masked; `text` contains all lines, joined."""
+        """Return the lines with their secrets masked. `text` contains all lines, joined."""
         clean = redact(text)
         if clean == text and not self._keys:
             return lines
@@ -311,10 +311,11 @@ class RunReading:
 
         ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
-        ``ended_at`` is the time at which the run ended, by the log's clock. ``memory`` and ``left``
-        (ranks that ended before the other ranks) are for a run that has not ended; for other runs, ``ending``
-        contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that the
-        awaited ranks are outside of collectives. ``watched`` means that an agent still watches the run.
+        ``ended_at`` is the time at which the run ended, according to the log's clock. ``memory`` and
+        ``left`` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
+        ``ending`` contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks
+        showed that the awaited ranks are outside of collectives. ``watched`` means that an agent still
+        watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}

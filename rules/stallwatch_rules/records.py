@@ -30,7 +30,7 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained; other runs can be compared to such a run.
+#: The verdicts on a run that trained. Other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
 #: signal's sender.
@@ -57,7 +57,7 @@ EVALUATION = "text evaluation"  #: series for the output of evaluations, whose s
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The numbers read from one line; ``None`` for numbers that the line does not contain."""
+    """The numbers read from one line. Numbers that the line does not contain are ``None``."""
 
     rank: int | None
     time: float | None
@@ -150,7 +150,7 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """An exception that ended processes and matches no rule; one record for all ranks that raised it."""
+    """An exception that ended processes and matches no rule. All ranks that raised it share one record."""
 
     exception: str
     message: str
@@ -180,7 +180,7 @@ NEAR_END = 0.9  #: a step past this share of all steps can be the last step of a
 
 
 def is_far_from_end(step: float | None, total: float | None) -> bool:
-    """Return whether a step is before the last tenth of all steps; False if a number is unknown.
+    """Return whether a step is before the last tenth of all steps, or False if a number is unknown.
 
     The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
     step does not log the last steps.
@@ -211,7 +211,7 @@ class FindingChange(msgspec.Struct):
     note: Text = ""  #: the new evidence, if any
 
 
-#: The reason why a finding is not the root cause; reports show the reasons in this order.
+#: The reason why a finding is not the root cause. Reports show the reasons in this order.
 PassedReason = Literal["explained", "harm", "role", "order", "explained-by-others"]
 
 
@@ -342,7 +342,7 @@ class JobSummary(msgspec.Struct):
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Return whether a person should check the run; this includes interrupted runs with a primary cause.
+    """Return whether a person should check the run. Interrupted runs with a primary cause are included.
 
     A run that the system stopped has a primary cause, but a run that a person stopped has none.
     """

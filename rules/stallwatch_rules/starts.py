@@ -111,7 +111,7 @@ class Head:
 
 
 def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
-    """Return each line without its digits, as bytes; ``text`` contains all lines, joined."""
+    """Return each line without its digits, as bytes. ``text`` contains all lines, joined."""
     keys = _without_figures(text).split(b"\n")  # removing characters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
@@ -163,7 +163,7 @@ class Recurrence(msgspec.Struct):
     is_later: bool = False  #: True if a line that recurred with different digits names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
-        """Compare a line with the head; return True if it is the next line of the head."""
+        """Compare a line with the head. Return True if it is the next line of the head."""
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
@@ -225,7 +225,7 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line with all heads; at least one of them contains ``key``, the line without digits."""
+        """Compare a line with all heads. At least one head must contain ``key``, the line without digits."""
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)

@@ -1,4 +1,4 @@
-"""Keep the state (of bounded size) of one source and rank while its lines are read in order."""
+"""Keep the bounded state of one source and rank while its lines are read in order."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Search the line that was read last for exceptions; ``rules`` are the rules that matched it."""
+        """Search the line that was read last for exceptions. ``rules`` are the rules that matched it."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -299,7 +299,7 @@ class StreamReading:
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
-        self._undated = self._undated_steps = 0  # the skipped lines can have other times
+        self._undated = self._undated_steps = 0  # the skipped lines can have different times
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)

@@ -15,11 +15,11 @@ from stallwatch_rules.reading import RunReading
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return a problem for each sample of a page on which the rule incorrectly fires or does not fire.
+    """Check a page, and return a problem for each sample whose result contradicts its label.
 
-    The label of a sample shows whether the rule must fire on the sample. If a rule has no patterns, each of
-    its samples is diagnosed as a whole run, together with the other rules of ``catalogue``. By default,
-    ``catalogue`` is the packaged catalogue.
+    The label shows whether the rule must fire on the sample. If a rule has no patterns, each of its samples
+    is diagnosed as a whole run, together with the other rules of ``catalogue``. By default, ``catalogue``
+    is the packaged catalogue.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -30,7 +30,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems from loading the pages, followed by the problems of the samples on each page."""
+    """Return the problems found while loading the pages, and then the problems with each page's samples."""
     awake = Catalogue.of(_as_active(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -69,9 +69,9 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return text about the line of the sample on which the rule fired, or ``None`` if it did not fire.
+    """Return a description of the sample line on which the rule fired, or ``None`` if it did not fire.
 
-    The text is empty if the rule was inferred from the whole sample.
+    The description is empty if the rule was inferred from the whole sample.
     """
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
@@ -84,7 +84,7 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Return whether a rule can also be inferred from a whole run. Its samples must then be diagnosed."""
+    """Return whether a rule can also be inferred from a whole run. If so, its samples must be diagnosed."""
     return page.judged or "concluded" in page.tags
 
 

@@ -22,7 +22,7 @@ from stallwatch_rules.text.masking import masked
 MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message that are used for a pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; shorter patterns fire on unrelated lines
 MAX_NAMED = 3  #: maximum number of numbers in a pattern that become named groups
-OWN_FAMILY = "own"  #: family of the rule if the log does not show the package of the failure
+OWN_FAMILY = "own"  #: rule family to use if the log does not show which package failed
 
 _VALUES = lazy(
     r"(?P<secret>\S*\*\*\*)"  # mask that replaces a redacted secret
@@ -56,7 +56,7 @@ class DraftError(ValueError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The facts that the draft of a page needs about a failure without a rule."""
+    """The facts about a failure without a rule that are needed to draft a page."""
 
     name: str  #: name of the exception; empty if the line is not an exception
     message: str
@@ -152,7 +152,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package and the file of the innermost library frame, or empty texts if there is none."""
+    """Return the package and the file of the innermost library frame, or empty strings if there is none."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -190,7 +190,7 @@ def draft(
     title = title if len(title) <= 80 else title[:80].rpartition(" ")[0] + " …"
     title = f"{failure.name.rpartition('.')[2]}: {title}" if failure.name else title
     seen = f"  # seen with {versions[package]}" if package in versions else ""
-    single = pattern.replace("'", "''")  # in single-quoted text, YAML requires double single quotes
+    single = pattern.replace("'", "''")  # in single-quoted text, YAML doubles each single quote
     return _PAGE.format(
         rule=rule,
         title=title,

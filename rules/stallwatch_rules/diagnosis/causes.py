@@ -1,8 +1,8 @@
 """Select the primary cause among several findings by their role.
 
 Causes take precedence over symptoms, symptoms over wrappers, and wrappers over notices. The selection does
-not depend on the order in which ranks were read, so another interleaving of the same logs gives the same
-result.
+not depend on the order in which ranks were read, so a different interleaving of the same logs produces the
+same result.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    """Return each rule's first position in one stream; ``None`` if no stream contains all the rules."""
+    """Return each rule's first position in one stream, or ``None`` if no stream contains all the rules."""
     if not group:
         return None
     streams = set.intersection(*({place.stream for place in c.occurrences} for c in group))

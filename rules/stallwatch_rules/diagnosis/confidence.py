@@ -36,25 +36,25 @@ LESS: dict[str, float] = {
 }
 #: The maximum confidence that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
-    "judged": 0.6,  # inferred from the run's progress; no line shows the finding
+    "judged": 0.6,  # inferred from the run's progress, not shown by any line
     # the run printed much more output after the finding, and no line shows that the run died
     "long-before-the-end": 0.7,
-    "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason
+    "signal-only": 0.75,  # a SIGKILL without a mention of memory, or a SIGABRT without a reason
     "left-early": 0.8,  # a rank ended before the other ranks, which then stalled or failed
     "ending-counted": 0.9,  # reported by the kernel's counter or the scheduler
-    "ending-signal": 0.7,  # SIGSEGV or similar; the log does not show a reason
+    "ending-signal": 0.7,  # a SIGSEGV or a similar signal, for which the log shows no reason
     "aborted-at-exit": 0.6,  # an abort after the last step
-    "ending-told-to-stop": 0.5,  # a signal from outside; the log does not show a reason
-    "ending-killed": 0.4,  # SIGKILL; the log does not show a reason
-    "memory-near-limit": 0.85,  # SIGKILL, and memory was nearly exhausted
-    "memory-far-from-limit": 0.4,  # SIGKILL, and memory was far from exhausted
+    "ending-told-to-stop": 0.5,  # a signal from outside, for which the log shows no reason
+    "ending-killed": 0.4,  # a SIGKILL for which the log shows no reason
+    "memory-near-limit": 0.85,  # a SIGKILL while memory was nearly exhausted
+    "memory-far-from-limit": 0.4,  # a SIGKILL while memory was far from exhausted
     "inferred-place": 0.6,  # an unknown exception from code that usually raises exceptions for this reason
-    "killed-not-counted": 0.85,  # SIGKILL, and the kernel's counter shows that the kernel did not send it
+    "killed-not-counted": 0.85,  # a SIGKILL that, according to its own counter, the kernel did not send
 }
 
 
 def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
-    """Return the confidence in a primary cause; ``facts`` are names in the tables ``LESS`` and ``CAPS``."""
+    """Return the confidence in a primary cause. ``facts`` are names in the tables ``LESS`` and ``CAPS``."""
     sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
     sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
     sure -= sum(LESS[fact] for fact in facts if fact in LESS)

@@ -175,10 +175,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill is not a
-        cause if its only evidence is the signal and an exception in the main thread came before it, because
-        ranks that wait for the failed rank are killed, too. Missing input is not a cause in a script that
-        was started after another script failed. For example, an evaluation lacks the files that the
-        training did not save.
+        cause if its only evidence is the signal and an exception in the main thread came before it. After
+        such an exception, ranks that wait for the failed rank are killed, too. Missing input is not a cause
+        in a script that was started after another script failed. For example, an evaluation lacks the files
+        that the training did not save.
         """
         fatal = [exception for exception in self.fatal if not exception.timed_out]
         harmful = [finding for finding in findings if finding.harm == "fatal"]
@@ -211,8 +211,8 @@ class Exceptions(msgspec.Struct, frozen=True):
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
         """Return the last exception that training survived, if it came shortly before the run stopped.
 
-        For example, an actor that dies leaves its learner without data: the learner continues for a while,
-        and then waits. ``last_sign`` is the time of the run's last sign of life.
+        For example, if an actor dies, its learner receives no more data, continues for a while, and then
+        waits. ``last_sign`` is the time of the run's last sign of life.
         """
         recent = [
             exception
@@ -223,7 +223,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the exceptions as records of the diagnosis; exceptions that ended the run come first."""
+        """Return the exceptions as records of the diagnosis. Exceptions that ended the run come first."""
         fatal = fold(exception.seen for exception in self.fatal)
         return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
@@ -435,7 +435,7 @@ def _is_below(line: Line, stops: Iterable[Line]) -> bool:
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
+    """Return the time of the first interrupt, or ``None`` if it is unknown or if training continued."""
     matched = (
         (stream, stream.hits[rule]) for stream in streams.values() for rule in rules if rule in stream.hits
     )

@@ -136,8 +136,8 @@ def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | N
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
     """Return a message about the rank that ended first, if it exited with a failure but printed no error.
 
-    An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error that is
-    shown might be from that rank.
+    An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error in the
+    log might be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:
@@ -153,7 +153,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
-    """Return the note for a command that failed by itself: without a launcher, a signal, or an exception."""
+    """Return the note for a command that failed on its own, without a launcher, a signal, or an exception."""
     ending = run.context.ending
     launched = any(stream.summary.codes or stream.summary.spawned for stream in run.streams.values())
     if ending is None or ending.kind != "failed" or launched or now.exceptions.any:

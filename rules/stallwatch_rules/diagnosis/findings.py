@@ -84,13 +84,13 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> Match | None:
-        """The earliest match of the finding; ``None`` for an inferred finding."""
+        """The earliest match of the finding, or ``None`` for an inferred finding."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
         return matches[id(earliest(m.line for m in matches.values()))] if matches else None
 
     @property
     def last(self) -> Match | None:
-        """The latest match of the finding; ``None`` for an inferred finding."""
+        """The latest match of the finding, or ``None`` for an inferred finding."""
         matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
         return matches[id(latest(m.line for m in matches.values()))] if matches else None
 
@@ -153,7 +153,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
             yield hits.last.line.text
 
     def evidence(self) -> list[str]:
-        """Return the matched lines without secrets; the line that the report points to comes first."""
+        """Return the matched lines without secrets. The line that the report points to comes first."""
         match = self.shown_match
         if match is None:
             lines = [self.where.text, *self.proof] if self.where is not None else []
@@ -260,10 +260,10 @@ def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **kno
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
     """Return the number of steps that the run took after a line of a stream.
 
-    ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
-    is certain, but their times are not: loggers of one process can print local time, UTC, or no date.
-    Therefore, if the line's time is earlier than the time of a step above the line, only the order counts.
-    After a restart of all workers, the run's steps count for every rank.
+    ``advances`` is the number of steps that the stream shows above the line. The order of lines in one
+    stream is certain, but their times are not, because the loggers of one process can print local time,
+    UTC, or no date. Therefore, if the line's time is earlier than the time of a step above the line, only
+    the order counts. After a restart of all workers, the run's steps count for every rank.
     """
     steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -288,7 +288,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
     """Return the number of requests that a server answered after its first ``answers`` answers.
 
-    Return 0 for a trainer's log: its server can continue to answer after the trainer has died.
+    Return 0 for a trainer's log, because its server can continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0

@@ -17,7 +17,7 @@ LINES = 40  #: maximum number of lines of a stream that are searched for its hos
 
 
 class RunHosts(msgspec.Struct, frozen=True):
-    """The hosts of a run; empty if they are unknown, or if the run has only one host."""
+    """The hosts of a run. No hosts are stored if they are unknown, or if the run has only one host."""
 
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
@@ -28,7 +28,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return bool(self.of_ranks)
 
     def host(self, rank: int | None) -> str:
-        """Return the host of a rank; empty if the host is unknown."""
+        """Return the host of a rank, or an empty string if the host is unknown."""
         if rank is None or not self.of_ranks:
             return ""
         known = self.of_ranks.get(rank, "")

@@ -1,7 +1,7 @@
 """Infer the rule page for an exception that matches no rule, from the code that raised the exception.
 
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
-inferred: its confidence is low, its note names the reason, and the exception stays in the list of unknown
+inferred. Its confidence is low, its note names the reason, and the exception stays in the list of unknown
 exceptions. A page is never inferred from similar words, because such guesses are rarely right
 (docs/rules.md). Pages with similar words are only shown as the nearest matches.
 """

@@ -100,7 +100,7 @@ def _finished_early(progress: Progress) -> bool:
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """Return the note on hosts whose clocks are wrong; it names the host with the largest offset first."""
+    """Return the note on hosts whose clocks are wrong. The host with the largest offset comes first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))

@@ -77,7 +77,7 @@ def last_unknown_line(stream: StreamReading) -> Line | None:
 
 
 def differing_last_line(streams: Streams) -> Line | None:
-    """Return the last line of the few ranks that printed a different last line than all other ranks.
+    """Return the last line of the few ranks whose last line differs from the last line of all other ranks.
 
     For a single rank, return its last line.
     """

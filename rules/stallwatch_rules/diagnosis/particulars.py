@@ -197,7 +197,7 @@ def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: 
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add the memory limit of the container to the primary cause, if `kubectl describe` shows one limit."""
+    """Add the memory limit of the container to the primary cause, if `kubectl describe` shows exactly one."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text

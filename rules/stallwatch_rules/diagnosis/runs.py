@@ -41,7 +41,7 @@ class StepRange(msgspec.Struct, frozen=True):
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a note that names two files of different runs; empty if all files can belong to one run."""
+    """Return a note that names two files from different runs, or "" if all files can belong to one run."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]

@@ -21,7 +21,7 @@ from stallwatch_rules.records import Line
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """The facts about a run that its log does not contain; see ``RunReading.diagnose``."""
+    """The facts about a run that its log does not contain (see ``RunReading.diagnose``)."""
 
     ending: Ending | None = None
     now: float | None = None

@@ -21,13 +21,13 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
-#: minimum number of steps that other ranks must have printed after a rank's last step; also the minimum
-#: distance to the other ranks, as a multiple of the interval between the rank's last printed steps
+#: Minimum number of steps that other ranks must have printed after a rank's last step. It is also the
+#: minimum distance to the other ranks, as a multiple of the interval between the rank's last printed steps.
 BEYOND = 10
 #: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
-LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
+LATE = 4  #: number of latest intervals that define a rank's pace, because long logs are not read completely
 FEW = 1 / 8  #: maximum share of the ranks for which the other ranks wait; always at least one rank
 
 

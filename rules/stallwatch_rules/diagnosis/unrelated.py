@@ -1,4 +1,4 @@
-"""Remove matches that concern the end of other programs, or other exceptions with the same text.
+"""Remove matches that concern the end of other programs, or unrelated exceptions with the same text.
 
 A script that watches the GPUs, shows curves, or serves a model alongside the training can end by a signal
 or with an exit status at any time. The shell, container, or systemd unit that reports the end usually names

@@ -55,7 +55,10 @@ def verdict_of(
 
 
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run that failed or stalled, even if it was stopped; ``None`` for other runs."""
+    """Return the verdict on a run that failed or stalled, even if it was stopped.
+
+    Return ``None`` otherwise.
+    """
     context = run.context
     by_itself = context.failed is not None and not context.stopped  # the run ended on its own
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
@@ -88,7 +91,7 @@ def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrup
 
 
 def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who or what asked a run to end; ``None`` if nothing did."""
+    """Return who or what asked a run to end, or ``None`` if nothing did."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):

@@ -118,7 +118,7 @@ _STACK = lazy(
 
 
 class CrashReader:
-    """Reader that finds the crashes in the lines of one source and rank."""
+    """A reader that finds the crashes in the lines of one source and rank."""
 
     def __init__(self) -> None:
         self._open: ExceptionChain | None = None

@@ -49,7 +49,7 @@ class WatchdogPosition(msgspec.Struct):
 
 
 class FlightData:
-    """Reader of the NCCL watchdog's lines in one stream."""
+    """A reader of the NCCL watchdog's lines in one stream."""
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: positions keyed by process group and rank

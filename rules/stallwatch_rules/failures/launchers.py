@@ -48,7 +48,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
+    """A reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
 
     codes: dict[int, int | None] = {}  #: exit code of each failed rank
     exit_lines: dict[int, Line] = {}  #: line with the exit code of each failed rank

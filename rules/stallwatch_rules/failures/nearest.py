@@ -67,7 +67,7 @@ class _Page:
 
 
 class Nearest:
-    """Index of the words in a catalogue's pages, created when the first unknown failure is diagnosed."""
+    """An index of the words in a catalogue's pages, created when the first unknown failure is diagnosed."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [

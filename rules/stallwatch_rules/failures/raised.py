@@ -98,7 +98,7 @@ class ExceptionChain(msgspec.Struct):
     root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched lines of the chain
-    #: rules that matched the text above the traceback's header; this text gives the reason
+    #: rules that matched the text above the traceback's header, which states the reason
     heading: set[str] = set()
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
@@ -233,8 +233,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception; the message that reports the destructor might be
-        # truncated
+        # Python ignores a destructor's exception, and the message about the destructor might be truncated
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
@@ -395,7 +394,7 @@ class ExceptionTable(msgspec.Struct):
     seen: dict[Key, CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
-        """Count an exception together with exceptions of the same name, location, and masked message."""
+        """Count an exception together with those that have the same name, location, and masked message."""
         key = _kind_key(raised)
         known = self.seen.get(key)
         if known is not None:

@@ -44,7 +44,7 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print the first two messages with severity E if another of their plug-ins is also
+# TensorFlow and XLA print the first two messages with severity E if another of their plugins is also
 # imported. torch prints the last message for each rejected kernel (``_inductor/select_algorithm.py``,
 # ``autotune_process.py``).
 _WITHOUT_EFFECT = lazy(

@@ -109,7 +109,7 @@ FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
 )
-# The start of lines that belong to another message. They end the text of the exception.
+# The start of lines that belong to a different message. They end the text of the exception.
 OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
@@ -151,7 +151,7 @@ def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name can be the name of an exception.
 
     ``adjoining`` is True if the line directly follows the frames of a traceback. In this case, any
-    capitalized name is accepted, and also the name ``error`` in a module.
+    capitalized name is accepted, and so is the name ``error`` in a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -176,7 +176,8 @@ MAX_MESSAGE = 1000
 FOREIGN_LINES = 30
 MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
-#: maximum number of lines after a bare "XError: …" line; if more lines follow, the bare line does not count
+#: Maximum number of lines after a bare "XError: …" line. If more lines follow, the bare line does not
+#: count.
 BARE_LINES_AFTER = 6
 #: Python prints the file and line of these exceptions above their names. Without a file and line, these
 #: exceptions refer to code that a program tried to parse.
@@ -223,7 +224,7 @@ _START = LinePosition()
 
 
 class TracebackReader:
-    """Reader that finds the exceptions in the lines of one source and rank.
+    """A reader that finds the exceptions in the lines of one source and rank.
 
     For each exception, the reader also records the rules in ``failures`` that matched one of its lines.
     """
@@ -240,7 +241,7 @@ class TracebackReader:
         # setting of the next traceback, according to the line that introduces it
         self._setting: Setting = "main"
         self._lines = 0  # number of remaining lines in which the introduced traceback must begin
-        # setting of a traceback that the traceback of another process interrupted; its frames can follow
+        # setting of a traceback that another process's traceback interrupted; its frames can follow
         self._interrupted: Setting = "main"
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
@@ -365,8 +366,8 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain in a destructor begins with a destructor's exception. If it does not, the ignored exception
-        # came from another process.
+        # A chain in a destructor begins with a destructor's exception. If it does not, the ignored
+        # exception came from a different process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":
@@ -403,7 +404,7 @@ class TracebackReader:
                 return None
             begun.adjoining = False
             begun.foreign += 1
-            self._introduce(text)  # another process can print its traceback between the lines of this one
+            self._introduce(text)  # another process's traceback can interrupt this traceback
             if begun.foreign > (FOREIGN_LINES if begun.header else 2):
                 self._open = None
             begun.rules.update(self._failures & set(rules))
@@ -460,7 +461,7 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            # The exception has no message if another logger printed this line.
+            # The exception has no message if a different logger printed this line.
             if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
@@ -479,7 +480,7 @@ class TracebackReader:
         return setting is not None
 
     def _outside(self, line: Line, rules: Collection[str], mark: LinePosition, *, rest: bool = False) -> None:
-        """Read a line outside tracebacks; with `rest`, it can be the rest of an ignored traceback."""
+        """Read a line outside tracebacks. If `rest` is true, it can belong to an ignored traceback."""
         text = line.text
         if self._introduce(text):
             return

@@ -73,7 +73,7 @@ _BOILERPLATE = lazy(
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
 MAX_NEW = 10  #: maximum number of new lines reported for a run
-STARTED = 3  #: minimum number of steps after which the lines before the first step count as start-up
+STARTED = 3  #: minimum number of steps after which the lines before the first step count as startup
 MAX_EXEMPLARS = 3000  #: maximum number of lines that are clustered
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
@@ -81,7 +81,7 @@ _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
 
 @dataclass(frozen=True)
 class Baseline:
-    """The messages of a healthy run, for comparison with the messages of another run."""
+    """The messages of a healthy run, for comparison with the messages of a different run."""
 
     exemplars: Mapping[str, Template] = field(default_factory=dict)
 
@@ -238,8 +238,8 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     For other runs, new lines and a note are added only if the log ends with an error, or if a baseline does
-    not contain some of the lines. If ``ended`` is True, they are not added for other runs, because the
-    caller knows the run's end from other evidence, or because the run is still being watched.
+    not contain some of the lines. If ``ended`` is True, they are not added for other runs. In this case,
+    the caller knows the run's end from other evidence, or still watches the run.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

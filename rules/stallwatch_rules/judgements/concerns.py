@@ -79,7 +79,7 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """Return the probe's observation in one line, or "" for a warning unknown to this version."""
+    """Return the probe's observation in one line, or "" if this version does not know the warning."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
@@ -90,7 +90,7 @@ def evidence_of(captures: Mapping[str, str]) -> str:
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return the meaning of a warning for the run, or "" for a warning unknown to this version."""
+    """Return the meaning of a warning for the run, or "" if this version does not know the warning."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

@@ -29,14 +29,14 @@ class RunFacts(msgspec.Struct, frozen=True):
     threshold: float = 1800.0  #: minimum time without a step, in seconds, that counts as a stall
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to ``silence``
     timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not with a step
-    failed_otherwise: bool = False  #: True if another cause is known to have ended the run
+    failed_otherwise: bool = False  #: True if a different cause is known to have ended the run
     lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost other ranks
     ended_well: bool = False  #: True if the watcher reports that the run ended well
     died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: True if the log shows that the run was stalled until something ended it
     last_sign: float | None = None  #: time of the last step, according to the log's clock
-    #: True if the awaited rank is known from its stack, or because its log contains no timeout
+    #: True if the awaited rank is known from its stack or from a log without a timeout
     missed: bool = False
 
     @property

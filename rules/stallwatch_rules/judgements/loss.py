@@ -1,7 +1,7 @@
 """Assess a loss that jumps, diverges, or freezes, and gradients that are zero, from the printed numbers.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
-loss can have any value. Single values of a noisy run are not significant: a value must differ clearly from
+loss can have any value. Single values of a noisy run are not significant. A value must differ clearly from
 all values shortly before it.
 """
 
@@ -42,15 +42,15 @@ ZEROS_AFTER_OVERFLOW = 50
 NO_MARGIN = 10  #: minimum number of equal losses that show a failure if the margins of all rewards are 0
 #: a loss below this many units of its last printed digit can change without changing the printed number
 COARSE = 20
-#: minimum ratio of the number of equal losses to the longest earlier series of equal losses: some losses are
-#: computed rarely and printed repeatedly
+#: minimum ratio of the number of equal losses to the longest earlier series of equal losses, because some
+#: losses are computed rarely and printed repeatedly
 REPEATED = 3
-#: minimum number of equal losses if no other loss was printed: more than the ranks of a node, which can all
-#: print the same loss
+#: minimum number of equal losses if no other loss was printed; it exceeds the number of ranks on a node,
+#: which can all print the same loss
 ALL_EQUAL = 12
 GUESSED = 12  #: minimum number of losses at the level of random guesses that rule out a coincidence
 GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the logarithm of a number of classes
-MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
+MOST_CLASSES = 32  #: maximum number of classes; logarithms of larger numbers are too close to each other
 BEGUN = 3  #: number of values at the start of a run before the loss has settled
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
 UNLOGGED = 20  #: a loss is missing if no loss was printed for this multiple of the usual interval
@@ -76,10 +76,10 @@ def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
-    Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first losses
-    of another run must be well above the last losses before them. They must also be near the first losses in
-    the file, or the losses must fall afterward. A run on other data starts at different losses, but a
-    diverged run does not learn again.
+    Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first
+    losses of a different run must be well above the last losses before them. They must also be near the
+    first losses in the file, or the losses must fall afterward. A run on other data starts at different
+    losses, but a diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step

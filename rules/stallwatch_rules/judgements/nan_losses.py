@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-#: minimum number of bad losses in a row that rule out a coincidence: fp16 training skips a step or two to
-#: find its loss scale
+#: minimum number of bad losses in a row that rule out a coincidence, because fp16 training skips a step or
+#: two to find its loss scale
 SEVERAL = 3
 GOOD = 20  #: number of finite losses in a row after which the run has recovered
 
@@ -22,7 +22,7 @@ class _Row(msgspec.Struct):
 
 
 class NanLosses:
-    """Counter of consecutive NaN or infinite losses, with a separate count for each source, such as a rank.
+    """A counter of consecutive NaN or infinite losses, with a separate count for each source, such as a rank.
 
     The result depends only on the losses, so a problem is always reported at the same step of a run.
     """
@@ -33,7 +33,7 @@ class NanLosses:
         self._losses = 0  # number of losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Count a loss; return `began` or `over` if a problem with NaN losses began or ended with this loss.
+        """Count a loss. Return `began` or `over` if a problem with NaN losses began or ended with this loss.
 
         A problem begins after ``SEVERAL`` bad losses in a row. It ends when each of its sources has had
         ``GOOD`` good losses in a row.

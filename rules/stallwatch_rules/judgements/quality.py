@@ -32,8 +32,8 @@ Condition = Callable[[Metrics], Params | None]
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
 ALWAYS = 40  #: minimum number of equal evaluation results with fewer than four digits that show a failure
-#: minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
-#: possible reward; a constant reward of 0 can be the best
+#: Minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
+#: possible reward. A constant reward of 0 can be the best possible reward.
 NEVER_EARNED = 200
 FLOOR = 0.05  #: a metric is at its floor if it exceeds its minimum by at most this share of its range
 GONE = 0.05  #: a metric below this share of its first values has vanished
@@ -163,7 +163,7 @@ def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
     if len(before) < WINDOW or not all(map(math.isfinite, before)):
         return None
     usual = max(map(abs, before))
-    if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # another rule reports NaN
+    if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # a different rule reports NaN
         return None
     return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
 

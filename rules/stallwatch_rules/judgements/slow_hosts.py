@@ -5,9 +5,9 @@ they begin the backward pass. In the collectives of the backward pass, all ranks
 rank's value for a step is the logarithm of its own time until the backward pass, minus the part that its
 number of tokens explains. A rank's deviation is this value minus the median value of the other hosts (or
 ranks) that do the same work. A host is slow if the mean deviation over a window of steps exceeds both the
-least relevant slowdown and the level that the noise of the run can produce. The noise is estimated from
-differences of successive deviations, because a slow host hardly changes these differences. The noise is
-assumed to have first-order autocorrelation. The test needs one pass and bounded memory.
+least relevant slowdown and the level that the noise of the run can produce. The noise is estimated from the
+differences between successive deviations, because a slow host hardly changes these differences. The noise
+is assumed to have first-order autocorrelation. The test needs one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: window lengths, in steps, of the test for slow hosts
 OF_RANKS = WINDOWS[:4]  #: window lengths, in steps, of the test for slow ranks
 LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
-Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it once in 2.5 × 10¹⁰ means
+Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it once in 2.5 × 10¹⁰ mean values
 #: Minimum share of steps with a positive deviation. In long windows, the minimum is smaller (see
 #: `required_positive_steps`).
 POSITIVE = 0.8
@@ -35,7 +35,7 @@ _WARM_UP = 2  # number of first steps that can be slow (compilation, allocation,
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
-_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger deviations are clipped
+_CLIP = 4.0  # maximum deviation of one step, in standard deviations; larger deviations are clipped
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated; with fewer hosts, more steps are used
@@ -52,7 +52,7 @@ _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank can be behind or ahead
 # relative variation of tokens below which the time is assumed to be proportional to the tokens
 _TOKENS_VARY = 0.05
-_MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
+_MOST_SLOPE = 2.0  # maximum exponent of tokens in the time, because attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -96,8 +96,8 @@ class _Series:
         self._positive = array("q", bytes(8 * (most + 1)))  # cumulative counts of positive deviations
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.last: float | None = None
-        self.before: float | None = None  # the last difference of successive deviations, clipped
-        self.noise = 0.0  # noise of this series: mean square of differences of successive deviations
+        self.before: float | None = None  # the last difference between successive deviations, clipped
+        self.noise = 0.0  # noise of this series: mean square of differences between successive deviations
         self.seen = 0  # number of differences in ``noise``
 
     def add(self, deviation: float, clip: float) -> None:
@@ -128,19 +128,19 @@ class _Series:
 
 
 class Comparison(Generic[_Key]):
-    """Sequential test that finds the host or rank that lags behind, from its deviations in each step."""
+    """A sequential test that finds the host or rank that lags behind, from its deviations in each step."""
 
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
         self._steps = 0  # number of steps that contributed differences
-        self._square = 0.0  # mean square of differences of successive deviations
+        self._square = 0.0  # mean square of differences between successive deviations
         self._product = 0.0  # mean product of two successive differences
         self._quick = 0.0  # `_square` over fewer steps
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Add the deviations of a step; return the lag of the key that lags most, if any key lags."""
+        """Add the deviations of a step. Return the lag of the key that lags most, if any key lags."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -168,7 +168,7 @@ class Comparison(Generic[_Key]):
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Restart the test for these keys, because they no longer lag; keep the estimates of their noise."""
+        """Restart the test for these keys, because they no longer lag. Keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
@@ -223,7 +223,7 @@ class Comparison(Generic[_Key]):
     def _scale(self, own: float = 0.0) -> float:
         """Return the standard deviation of a single value.
 
-        `own` is the mean squared difference of successive values in one series.
+        `own` is the mean squared difference between successive values in one series.
         """
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
@@ -265,10 +265,10 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Detector of a host that delays other hosts. It accepts the steps of all ranks in any order."""
+    """A detector of a host that delays other hosts. It accepts the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
+        """Set the minimum cost of a slow host, as a share of the throughput and in seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, RankStep]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step
@@ -485,7 +485,7 @@ def required_positive_steps(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return the excess of each value over the median of the other values; empty if there is only one."""
+    """Return the excess of each value over the median of the other values. A single value has no excess."""
     others = len(values) - 1
     if others < 1:
         return {}

@@ -73,7 +73,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(rank * next_rank for rank, next_rank in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return two sums over the ranks' deviations from their mean: squares, and products of neighbors."""
+        """Return the sums of squares and of neighbors' products for the ranks' deviations from their mean."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]
@@ -96,7 +96,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:
-    """Return the rank that each pace has when the paces are sorted; equal paces share their mean rank."""
+    """Return the rank that each pace has when the paces are sorted. Equal paces share their mean rank."""
     ranks, behind = [0.0] * len(paces), 0
     for _, equal in groupby(sorted(enumerate(paces), key=itemgetter(1)), key=itemgetter(1)):
         places = [place for place, _ in equal]
@@ -194,7 +194,7 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that became permanently slower by more than half; ``paces`` are seconds per step."""
+    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None

@@ -17,7 +17,8 @@ _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_AD
 # "sft-1001-n3.out" (Slurm's "%x-%j-%N.out").
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)
 _IN_FILE = lazy(rf"(?:^|(?<=[-_.]))({_NAMED}|n\d{{1,6}})(?=[-_.]|$)", re.IGNORECASE)
-# The name of a folder whose sibling folders have the same name with another number: n0, gpu-a-17, trn2x31.
+# The name of a folder whose sibling folders have the same name with a different number: n0, gpu-a-17,
+# trn2x31.
 _NUMBERED = lazy(r"(?P<word>(?:[a-z0-9]+[-_])*?[a-z0-9]*[a-z])[-_]?\d{1,6}(?:\.[\w.-]+)?", re.IGNORECASE)
 _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")

@@ -39,7 +39,7 @@ _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
 # Words that cannot be part of a prefix: the description of a progress bar, a phase other than training, a
-# document, and "CANCELLED", which precedes the time in Slurm's message about the end of a job.
+# document, and "CANCELLED". The last word precedes the time in Slurm's message about the end of a job.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"

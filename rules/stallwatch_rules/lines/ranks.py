@@ -164,7 +164,7 @@ def may_have_labels(head: bytes) -> bool:
 
 
 class TaskLabels:
-    """Labels of tasks or hosts in front of the lines of a source, learned from its first lines."""
+    """The labels of tasks or hosts in front of the lines of a source, learned from its first lines."""
 
     def __init__(self) -> None:
         self.found = False  #: True if at least one label is known

@@ -43,7 +43,7 @@ _Partial = tuple[str, int, float | None]  # text, line number, and time of an un
 
 
 class LineReader:
-    """Reader that converts the bytes of one source into lines.
+    """A reader that converts the bytes of one source into lines.
 
     ``rank`` is the rank of all lines that do not contain a rank. The time of a line is the first known time
     from this list: the time of the line's container record (CRI, Docker), the ``time`` that ``feed`` receives

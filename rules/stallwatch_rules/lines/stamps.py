@@ -180,7 +180,7 @@ def _time_of_keys(text: str) -> float | None:
 
 
 def unix_seconds(count: float) -> float | None:
-    """Return a Unix time that is stored in seconds, ms, µs, or ns; ``None`` for any other number."""
+    """Return a Unix time that is stored in seconds, ms, µs, or ns. Return ``None`` for any other number."""
     while count > _YEAR_2100:
         count /= 1000
     return count if count > _YEAR_2001 else None

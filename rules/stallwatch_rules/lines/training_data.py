@@ -1,7 +1,7 @@
 """Recognize lines that show training data rather than messages of the run.
 
-Trainers print samples, prompts, and completions. Such texts can also mention failures. For example, data sets
-about programming contain many error messages.
+Trainers print samples, prompts, and completions. Such texts can also mention failures. For example,
+datasets about programming contain many error messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMED = lazy(
     r"(?: text| tokens| ids)?"
     r"(?: ?[#\[(]?\d+[\])]?)?(?:\] |\W{0,2}[:=|] ?)"
 )
-#: A record of a data set in the form of JSON or of a printed Python dictionary.
+#: A record of a dataset in the form of JSON or of a printed Python dictionary.
 _RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
@@ -66,5 +66,5 @@ def is_training_data(text: str) -> bool:
 
 
 def _is_logged(text: str) -> bool:
-    """Return whether a logger wrote the JSON in a line. Otherwise, the JSON is from a data set."""
+    """Return whether a logger wrote the JSON in a line. Otherwise, the JSON is from a dataset."""
     return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2

@@ -149,7 +149,7 @@ _TABLE_RULE = lazy(r"[\s|:+-]+")  # row that separates the header from the other
 
 
 class MetricTables:
-    """Parser for the tables in which notebooks show metrics. It reads the lines of one source."""
+    """A parser for the tables in which notebooks show metrics. It reads the lines of one source."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # columns of the table that has begun

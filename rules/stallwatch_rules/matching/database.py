@@ -19,7 +19,7 @@ Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignor
 
 
 class DatabaseStore:
-    """Compiler of patterns. If it has a folder, it stores the compiled databases in the folder."""
+    """A compiler of patterns. If it has a folder, it stores the compiled databases in the folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -55,11 +55,12 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """Load a database. Return ``None`` if it is damaged or was compiled for another type of processor."""
+    """Load a database. Return ``None`` if it is damaged or was compiled for a different type of processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-        # If the database was compiled for another type of processor, loading succeeds, but a scan fails.
+        # If the database was compiled for a different type of processor, loading succeeds, but a scan
+        # fails.
         database.scan(b"x", match_event_handler=lambda *_: None)
     except Exception:  # a file that is not a database can raise any exception
         return None
@@ -83,7 +84,7 @@ Hits = tuple[list[int], list[int]]  #: pattern number and end offset of each mat
 
 
 class BlockScanner:
-    """Scanner that searches bytes for the patterns of a database. Several threads can share a scanner."""
+    """A scanner that searches bytes for the patterns of a database. Several threads can share a scanner."""
 
     def __init__(self, database: Any) -> None:
         self._database = database

@@ -23,7 +23,7 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: Part of each digest, because another version of the package can produce a different result.
+#: Part of each digest, because a different version of the package can produce a different result.
 MADE_BY = f"stallwatch {__version__}"
 
 

@@ -166,7 +166,7 @@ def _rarity(literals: Literals) -> int:
     return min(literal.rarity for literal in literals)
 
 
-@functools.lru_cache(maxsize=8192)  # each pattern is used several times at start-up
+@functools.lru_cache(maxsize=8192)  # each pattern is used several times at startup
 def raw_form(pattern: str) -> str:
     """Return the form of a pattern for searches in raw lines, whose prefixes have not been removed.
 
@@ -221,7 +221,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index of the fixed texts of many patterns. It maps each text to its patterns."""
+    """An index of the fixed texts of many patterns. It maps each text to its patterns."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together; True if hyperscan is not installed."""
+    """Return whether hyperscan can compile these patterns together. Return True without hyperscan."""
     if hyperscan is None or not patterns:
         return True
     try:

@@ -99,7 +99,7 @@ class Scan(NamedTuple):
 
 
 class Matcher:
-    """Matcher of a catalogue's patterns. It compiles the patterns when the first line arrives.
+    """A matcher of a catalogue's patterns. It compiles the patterns when the first line arrives.
 
     ``match`` applies the patterns of ``unless``, which refer only to the line itself. It does not apply the
     patterns of ``requires``, because these can match any line of the same source and rank, including later

@@ -59,7 +59,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity of a rank after `line`, given its activity `before`; ``None`` if there is none."""
+    """Return the activity of a rank after `line`, given its activity `before`, or ``None`` if it has none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

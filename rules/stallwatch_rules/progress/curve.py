@@ -24,7 +24,7 @@ OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
 ANEW = 2.0  #: a loss above this multiple of the previous loss shows that a new training run began
 
-#: Maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch).
+#: Maximum epoch at the first loss of a new training run. A resumed run starts at a higher epoch.
 FIRST_EPOCH = 1.0
 #: Metrics that are stored in separate tracks. A ``Point`` contains the other metrics.
 TRACKED = frozenset(
@@ -81,7 +81,7 @@ class Point(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """True if the loss or the gradient norm is NaN. (Infinite norms are normal in fp16 training.)"""
+        """True if the loss or the gradient norm is NaN. Infinite norms are normal in fp16 training."""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
@@ -108,9 +108,9 @@ class Curve:
     def see(self, sample: Sample, mark: int) -> None:
         """Add the values of a sample as a point, unless the sample repeats the step of the last point.
 
-        If the epochs start again and the loss jumps up, the lines are from another training run (a fold, a
-        round, or a second start in the same file). In this case, the earlier points are deleted. If the
-        epochs start again without such a jump, the training continues with the same weights.
+        If the epochs start again and the loss jumps up, the lines are from a different training run (a
+        fold, a round, or a second start in the same file). In this case, the earlier points are deleted. If
+        the epochs start again without such a jump, the training continues with the same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")

@@ -197,7 +197,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def phase_sign(text: str) -> Sign | None:
-    """Return the phase or the event that a line shows; ``None`` if the line shows neither."""
+    """Return the phase or the event that a line shows, or ``None`` if the line shows neither."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:

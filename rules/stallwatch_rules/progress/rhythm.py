@@ -40,8 +40,8 @@ class ExternalEnd(NamedTuple):
     """The time at which something outside the run, such as a user, ended the processes of the run."""
 
     time: float
-    #: True if the time is from the clock of the process that ended the run. This clock can be in another time
-    #: zone.
+    #: True if the time is from the clock of the process that ended the run. This clock can be in a
+    #: different time zone.
     other_clock: bool
 
 
@@ -53,7 +53,7 @@ class RunClock(msgspec.Struct, frozen=True):
     #: True if the log has a gap longer than the threshold after the last step, and few lines follow the gap
     silent: bool
     last_advance: Line | None
-    last_sign: float | None = None  #: time of the last step, by the log's clock
+    last_sign: float | None = None  #: time of the last step, according to the log's clock
     ended: bool = False  #: True if the run stalled, and something outside the run then ended it
 
 

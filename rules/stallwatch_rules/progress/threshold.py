@@ -153,7 +153,7 @@ class PhaseWaits:
     def learn(self, seconds: float, *, over: bool) -> None:
         """Store a wait that ended with a sign of life.
 
-        If `over` is true, this sign began another phase.
+        If `over` is true, this sign began a different phase.
         """
         (self.ends if over else self.within).append(seconds)
         self._since_pause += 1
@@ -190,8 +190,8 @@ class PhaseWaits:
 
         The result is 0 if no wait is known. An estimate from the spread of the waits is at most `cap`. If
         `steps` is true, the phase consists of steps. In this case, waits that ended when another phase
-        began are not used for such an estimate, because a phase ends for many reasons, so these waits have
-        no common distribution.
+        began are not used for such an estimate, because a phase can end for many reasons, and its last
+        waits have no common distribution.
         """
         return max(
             threshold_after(self.within, cap=cap, factor=factor, floor=floor),
@@ -428,7 +428,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95% confidence) of the 99th percentile of waits; 0 for nearly equal waits.
+    """Return an upper limit (95% confidence) of the 99th percentile of waits, or 0 for nearly equal waits.
 
     The 99th percentile of 20 steps is the slowest of these steps, but on average, one of 21 further steps is
     slower. Therefore, the percentile is estimated from all steps. The method assumes that the logarithms of

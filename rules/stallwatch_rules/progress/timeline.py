@@ -142,7 +142,7 @@ class Timeline:
         return min(steps, self.last_step - step)
 
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which the step count reached `advances`; ``None`` if there is none."""
+        """Return the interval in which the step count reached `advances`, or ``None`` if there is none."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
@@ -305,7 +305,7 @@ class StepClock:
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
-        """Return the number of steps that were completed after a time; 0 if the time is unknown."""
+        """Return the number of steps that were completed after a time, or 0 if the time is unknown."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
@@ -351,7 +351,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time; ``None`` if no such step is known."""
+        """Return the last step that was completed by a time, or ``None`` if no such step is known."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 

@@ -162,7 +162,7 @@ class ProgressTracker:
         else:  # transformers prints ``train_runtime`` in a summary when ``train()`` returns
             sign = "finished" if "train_runtime" in sample.values else None
             if "eval_loss" in sample.values and "loss" not in sample.values:
-                sign = "eval"  # the result of an evaluation; the next training step ends the phase "eval"
+                sign = "eval"  # the result of an evaluation (the next training step ends the phase "eval")
         stream = self._stream(line)
         if sample is not None and sign == "eval":
             stream.awaited = False
@@ -191,7 +191,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is below the last step of every rank; ``None`` if no last step is known."""
+        """Return whether the step is below every rank's last step, or ``None`` if no last step is known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None

@@ -1,4 +1,4 @@
-"""Write a report that can be shared: one HTML file with charts, without scripts and external content."""
+"""Write a report that can be shared: one HTML file with charts and without scripts or external content."""
 
 from __future__ import annotations
 

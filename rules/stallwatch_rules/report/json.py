@@ -1,4 +1,4 @@
-"""Write the report for programs: JSON of ``stallwatch diagnose --json``; docs/json.md describes every key."""
+"""Write the JSON report of ``stallwatch diagnose --json`` for programs. docs/json.md describes every key."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 
 
 def _plain(value: Any, hint: Any, language: str) -> Any:
-    """Convert a value of a record to plain data of schema 2; ``hint`` is the type of the record's field."""
+    """Convert a value of a record to plain data of schema 2. ``hint`` is the type of the record's field."""
     if isinstance(value, Message) or hint == Text:
         return _text(value, language)
     if isinstance(value, msgspec.Struct):
@@ -99,7 +99,7 @@ def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _text(text: Text, language: str) -> dict[str, Any] | None:
-    """Return a text with the ID and the parameters of its message; a line of a log has no ID."""
+    """Return a text with the ID and the parameters of its message. A line of a log has no ID."""
     if not text:
         return None
     words = render(text, language)

@@ -33,7 +33,7 @@ MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
 #: IDs of the notes that question the whole diagnosis, because the files seem to be from different runs
 DOUBTS = ("diagnosis.other-run-time", "diagnosis.other-run-job", "diagnosis.other-run-total")
 ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: ID of the note on a program's last message
-DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
+DOUBTFUL = 0.5  #: confidence below which a cause is more likely wrong than right
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
@@ -170,7 +170,7 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
 
 
 def counted_times(finding: Finding) -> str:
-    """Return the number of matches; ``≥ 1024`` means that unread files contain matches, too."""
+    """Return the number of matches. ``≥ 1024`` means that unread files contain matches, too."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 

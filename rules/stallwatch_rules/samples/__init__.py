@@ -27,7 +27,7 @@ _from_text = TemplateReader(from_text)
 
 
 def extract(line: Line) -> Sample | None:
-    """Return the sample of a line; ``None`` if the line is not a metrics line."""
+    """Return the sample of a line, or ``None`` if the line is not a metrics line."""
     text = line.text
     if "[" in text and ("<" in text or "it [" in text) and ("/s" in text or "s/" in text or "%|" in text):
         found = from_bar(text)

@@ -20,7 +20,7 @@ _TRAINING_LABEL = lazy(
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
-# Labels of other bars that show a loss: bars of evaluations, and of loops over parts of a step.
+# Labels of other bars that show a loss, which belong to evaluations or to loops over parts of a step.
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)
@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Convert the rate of a bar to seconds per step; ``None`` if the bar does not count steps."""
+    """Convert the rate of a bar to seconds per step. Return ``None`` if the bar does not count steps."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -58,7 +58,7 @@ class Bar:
         self.training = counts_steps and (
             not (self.label or self.open)
             or _TRAINING_LABEL.fullmatch(self.label) is not None
-            # The label can be the name of a job or of a data set.
+            # The label can be the name of a job or of a dataset.
             or (_WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None)
         )
 
@@ -207,7 +207,7 @@ def from_rich_bar(text: str) -> Found | None:
         values["elapsed_seconds"] = elapsed
     epoch, last = int(found["epoch"]), int(found["last"])
     values["epoch"] = float(epoch)
-    if found["total"] == "--":  # the length of the data set is unknown
+    if found["total"] == "--":  # the length of the dataset is unknown
         return Found(int(found["done"]), None, values, "bar epoch")
     length = int(found["total"])
     total = (last + 1) * length if epoch <= last else None

@@ -78,7 +78,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """Reader of one source that processes blocks of complete lines with ``LineReader.ordinary``."""
+    """A reader of one source that processes blocks of complete lines with ``LineReader.ordinary``."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader

@@ -40,7 +40,10 @@ class LineTemplate:
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entry of each line; ``None`` for a line that contains a number in a different form."""
+        """Return the entry of each line.
+
+        It is ``None`` for a line that contains a number in a different form.
+        """
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -94,7 +97,7 @@ def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome | None:
-    """Return the values that are read from a single line; ``None`` if the reader splits the line."""
+    """Return the values that are read from a single line, or ``None`` if the reader splits the line."""
     reader = LineReader("", rank).alone(near)
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:

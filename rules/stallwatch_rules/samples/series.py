@@ -180,7 +180,7 @@ Learning = dict[int | None, _Stream]  #: the data learned about one source, by r
 
 
 class SeriesReader:
-    """Reader of the samples of one run. It learns the series of lines whose format is unknown."""
+    """A reader of the samples of one run. It learns the series of lines whose format is unknown."""
 
     def __init__(self) -> None:
         self.learnt = False  #: True if any line belonged to a learned series
@@ -282,7 +282,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a new template, and return its data; ``None`` if there are too many templates.
+    """Examine a new template, and return its data. Return ``None`` if there are too many templates.
 
     If many templates were examined already, a new template is examined only when it occurs a second time.
     """

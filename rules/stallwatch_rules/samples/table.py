@@ -89,7 +89,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Convert a sample to the values of a row; ``None`` if the sample does not become a row."""
+    """Convert a sample to the values of a row. Return ``None`` if the sample does not become a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -113,7 +113,7 @@ def _lacks_step(entry: Entry) -> bool:
 
 
 class RowReader:
-    """Reader that converts the samples of one source to rows, in the order of the lines."""
+    """A reader that converts the samples of one source to rows, in the order of the lines."""
 
     def __init__(self, source: str, series: SeriesReader | None = None) -> None:
         self._source = source

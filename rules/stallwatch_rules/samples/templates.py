@@ -48,7 +48,7 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """Wrapper that makes a function for reading texts faster.
+    """A wrapper that makes a function for reading texts faster.
 
     Texts with a known template are read with this template. The function reads all other texts.
     """
@@ -95,7 +95,7 @@ class TemplateReader:
 
 
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
-    """Learn a template from one line, which `read` reads; ``None`` if no template can be learned.
+    """Learn a template from one line, which `read` reads. Return ``None`` if no template can be learned.
 
     If the values of the line include a time, this time must be a timestamp in the line. Each other value that
     varies must depend on exactly one number in the line.
@@ -167,7 +167,7 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
-    """Return the value of a number in the changed line; ``None`` if the changed text is not a number."""
+    """Return the value of a number in the changed line, or ``None`` if the changed text is not a number."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     return None if moved is None else _number(moved[0])
 
@@ -178,7 +178,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor between a number and a value; ``None`` if the factor differs in the changed line."""
+    """Return the factor between a number and a value, or ``None`` if it differs in the changed line."""
     moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None

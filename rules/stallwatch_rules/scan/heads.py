@@ -48,7 +48,7 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the logs of different ranks have the same beginning
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return a scanner that finds the texts; ``None`` if the texts are too few to identify a beginning."""
+    """Return a scanner that finds the texts, or ``None`` if the texts are too few to identify a beginning."""
     if len(texts) < 2:
         return None
     return BlockScanner(compile_hyperscan((), tuple((text, False) for text in texts)))

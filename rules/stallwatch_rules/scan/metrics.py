@@ -36,7 +36,7 @@ class MetricOffsets:
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind are skipped; ``None`` if all lines are read."""
+        """Return the offset after which lines of this kind are skipped, or ``None`` if all lines are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for other, offset in self.first if other == kind), default=0)

@@ -190,7 +190,7 @@ class ScanEngine(NamedTuple):
 
 
 def scan_engine(matcher: Matcher) -> ScanEngine | None:
-    """Compile the patterns of all rules of a matcher; ``None`` if hyperscan is not available."""
+    """Compile the patterns of all rules of a matcher. Return ``None`` if hyperscan is not available."""
     if matcher.engine != "hyperscan":
         return None
     patterns: list[str] = []

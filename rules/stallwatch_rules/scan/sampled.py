@@ -95,7 +95,7 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Search a chunk for patterns, and return the result; ``None`` for an empty chunk.
+        """Search a chunk for patterns, and return the result. Return ``None`` for an empty chunk.
 
         The search of a chunk displaces Python's data from the caches of the processor. Therefore, it is
         faster to search several chunks before segments are selected from these chunks.
@@ -200,7 +200,7 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Select a matching line for reading, and also the lines around it that have new content."""
+        """Select a matching line, and the lines around it that have new content, for reading."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.informative(unit, before, after))
@@ -352,7 +352,7 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return a pattern for skipped lines that contain a loss but no step; ``None`` if it is not needed.
+        """Return a pattern for skipped lines with a loss but no step, or ``None`` if it is not needed.
 
         Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """

@@ -24,7 +24,7 @@ _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of 
 
 
 class SourceReading:
-    """Reader of one source, which receives the bytes of the source in portions.
+    """A reader of one source, which receives the bytes of the source in portions.
 
     ``engine`` is called if the source is longer than its head and tail together. If ``engine`` returns
     ``None``, all lines are read.
@@ -189,7 +189,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return the end offset of the head in these bytes; ``None`` if the head continues after them."""
+        """Return the end offset of the head in these bytes, or ``None`` if the head continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head

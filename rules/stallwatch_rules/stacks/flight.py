@@ -64,7 +64,7 @@ def read_recorder(answer: Any) -> Recorded:
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return the number of completed collectives; ``None`` if it exceeds the number of joined collectives.
+    """Return the number of completed collectives, or ``None`` if it exceeds the number of joined collectives.
 
     A larger number also includes sends of NCCL (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch
     2.13, ``seqP2P_``).
@@ -115,7 +115,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """Return the collective that an entry describes; ``None`` for completed or malformed entries."""
+    """Return the collective that an entry describes, or ``None`` for completed or malformed entries."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))

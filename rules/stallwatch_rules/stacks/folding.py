@@ -267,7 +267,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _group_with_most_spread(groups: Sequence[StackGroup]) -> str:
-    """Return the process group in which the counts of the ranks differ most; "" if the counts are equal."""
+    """Return the process group in which the ranks' counts differ most, or "" if the counts are equal."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

@@ -142,7 +142,7 @@ def is_library(frame: Frame) -> bool:
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return the kind of activity that a frame shows, and its label; ``None`` if no row matches."""
+    """Return the kind of activity that a frame shows, and its label, or ``None`` if no row matches."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

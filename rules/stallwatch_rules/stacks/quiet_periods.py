@@ -76,7 +76,7 @@ Reason = Literal[
 class HostSnapshot(msgspec.Struct, frozen=True):
     """The state of all ranks on one host at one time."""
 
-    time: float  #: time in seconds, by the clock of the agent
+    time: float  #: time in seconds, according to the agent's clock
     ranks: Sequence[RankAnswer]
 
 
@@ -168,7 +168,9 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Decide about a quiet period of a run, based on the decisions of its hosts; ``None`` if undecided.
+    """Decide about a quiet period of a run from its hosts' decisions.
+
+    Return ``None`` if they are inconclusive.
 
     If all ranks of a host wait, the host cannot decide alone, because it does not know the activities of
     ranks on other hosts. `ranks` maps each known host to its ranks, in the form of ``spans_of``.
@@ -193,7 +195,7 @@ def run_ruling(
 
 
 def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in another snapshot; ``None`` if there is no such record."""
+    """Return the record of the same process in another snapshot, or ``None`` if there is no such record."""
     ranks = snapshot.ranks if snapshot is not None else ()
     return next((other for other in ranks if (other.rank, other.pid) == (rank.rank, rank.pid)), None)
 

@@ -108,7 +108,7 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if nothing is known."""
+    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``, or "" if nothing is known."""
     if stacks.hosts and (found := _blame_of_hosts(stacks)):
         return found
     place = place_of(stacks)
@@ -133,7 +133,7 @@ def located(stacks: StallStacks) -> Text:
 
 
 def place_of(stacks: StallStacks) -> Text:
-    """Return the location of the ranks that hold up the run; empty if it is unknown or not unique."""
+    """Return the location of the ranks that hold up the run, or "" if it is unknown or not unique."""
     places = {group.place for group in suspects(stacks)}
     return placed(places.pop()) if len(places) == 1 else ""
 
@@ -173,7 +173,10 @@ def odd_groups(stacks: StallStacks) -> list[StackGroup]:
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks in the order of the hosts of the run; empty for a run on one host."""
+    """Return the hosts of these ranks, in the run's order of hosts.
+
+    The list is empty for a run on one host.
+    """
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 

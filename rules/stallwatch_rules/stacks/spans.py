@@ -37,7 +37,7 @@ def ranks_in(spans: str) -> tuple[int, ...]:
 
 
 def host_of(rank: int, hosts: Mapping[str, str]) -> str:
-    """Return the host of a rank; empty if the host is unknown.
+    """Return the host of a rank, or an empty string if the host is unknown.
 
     `hosts` maps each host to its ranks as text.
     """

@@ -67,7 +67,7 @@ class Run:
         return found
 
     def count(self, rank: int, id: str) -> Collectives | None:
-        """Return the position of a rank in a process group; ``None`` if the position is unknown."""
+        """Return the position of a rank in a process group, or ``None`` if the position is unknown."""
         at = self.owner.get(rank)
         return self.groups[at].collectives.get(id) if at is not None else None
 

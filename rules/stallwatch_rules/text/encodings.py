@@ -7,7 +7,7 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-#: Letters and marks in encodings of Western Europe: single bytes among ASCII, and two lower-case letters
+#: Letters and marks in encodings of Western Europe: single bytes among ASCII, and two lowercase letters
 #: after another letter ("créé", "Größe"). In GBK, these two letters would be one rare character.
 _WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"

@@ -36,7 +36,7 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types whose values are has
 
 
 class PickleRefusedError(ValueError):
-    """Error for a rejected pickle, which is damaged, too large, or contains more than plain data."""
+    """An error for a rejected pickle, which is damaged, too large, or contains more than plain data."""
 
 
 def read_pickle(data: bytes) -> Any:

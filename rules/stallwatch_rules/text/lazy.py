@@ -1,7 +1,7 @@
 """Compile regular expressions on first use.
 
 Stallwatch has hundreds of expressions, but a run uses only a few. Compiling all of them would take a fifth
-of the start-up time of a watched command.
+of the startup time of a watched command.
 """
 
 from __future__ import annotations

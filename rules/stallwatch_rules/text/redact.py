@@ -33,7 +33,7 @@ _SCHEMES = msgspec.json.decode(
 SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is masked; the host can be a token
 #: schemes for users' own servers; the address is kept, but the path can be a token
 HOST_SCHEMES = _SCHEMES["host"]
-#: schemes with no secret except a password, or schemes that are not only for chats
+#: schemes that have no secret except a password, or that are not only for chats
 OPEN_SCHEMES = _SCHEMES["open"]
 _chat_schemes = SECRET_SCHEMES
 
@@ -89,7 +89,7 @@ def secrets_in(text: str) -> Iterator[tuple[str, int]]:
 
 
 class LineMasker:
-    """Masker for the lines of one stream. It also recognizes private keys whose lines arrive separately."""
+    """A masker for the lines of one stream. It also recognizes private keys whose lines arrive separately."""
 
     def __init__(self) -> None:
         self.after_key = False  #: True if the last line belonged to a private key

@@ -35,7 +35,7 @@ from stallwatch_rules.text.lazy import lazy
 CRASHES: tuple[Tag, ...] = ("sigsegv", "sigbus")
 #: Tags of signals whose reports do not contain a reason. Other lines of the log might contain the reason.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in another log
+UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in a different log
 
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
@@ -54,9 +54,9 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Turn findings that are consequences of a failure into symptoms.
 
-    Examples of such findings are Slurm's cancellation of a step after one of its tasks failed, a failed
-    rendezvous after a node died, and a segmentation fault during the teardown of a process. A report that a
-    peer was lost never explains the crash of this peer, even if the report comes before the crash.
+    Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
+    node died, and a segmentation fault during a process's teardown. A report that a peer was lost never
+    explains the crash of that peer, even if the report comes before the crash.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
@@ -166,12 +166,12 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether the logs contain lines of a rank; some launchers do not write a rank's lines to logs."""
+    """Return whether the logs contain lines from a rank. Some launchers do not log the lines of all ranks."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return a finding for a rank that exited early, which points to the launcher's line about the exit."""
+    """Return a finding that points to the launcher's line about a rank that exited early."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -219,9 +219,9 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> bool:
-    """Return whether a finding shows only exit codes of processes, and the training then reported its end.
+    """Return whether a finding shows only exit codes of processes, and training then reported its end.
 
-    For example, a training with reinforcement learning runs generated code in a sandbox.
+    For example, a reinforcement learning run executes generated code in a sandbox.
     """
     lines = [hits.last.line for hits in finding.hits.values()]
     only_codes = bool(lines) and all(map(_EXIT_CODE.search, finding.texts()))

@@ -122,7 +122,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark a finding as less certain if much output follows it, because it might not have ended the run.
+    """If much output follows a finding, mark it as less certain, because it might not have ended the run.
 
     Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """
@@ -186,7 +186,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _signal_of(code: int | None) -> str:
-    """Return the name of the signal in an exit code; "" if the code contains no known signal."""
+    """Return the name of the signal in an exit code, or "" if the code contains no known signal."""
     try:
         return Signals(-(code or 0)).name
     except ValueError:
@@ -261,7 +261,7 @@ def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return the number of steps that a stream shows after a line, or 0 if the line is in another source."""
+    """Return the number of steps that a stream shows after a line, or 0 if their sources differ."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

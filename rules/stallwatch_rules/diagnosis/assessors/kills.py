@@ -88,7 +88,7 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
-    """Return whether the process was killed on the observed host; ``None`` if this is unknown.
+    """Return whether the process was killed on the observed host, or ``None`` if this is unknown.
 
     The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed on only one
     host and is not evidence about the other hosts.
@@ -115,7 +115,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
 
 
 def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the finding of a kill with a finding of a kill from outside, with the same lines."""
+    """Replace the finding for a kill with a finding for a kill from outside, and keep the same lines."""
     yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -1,7 +1,7 @@
 """Assess failures that did not end the run, or that only resulted from a manual stop.
 
 Training survives some failures, and programs handle others. For example, a reward function parses a model's
-answer, a data set skips unreadable lines, or a library tests whether another library is installed. Each of
+answer, a dataset skips unreadable lines, or a library tests whether another library is installed. Each of
 these programs can print the same traceback as a rank that fails. Only the later lines show whether the
 failure was handled.
 """
@@ -130,7 +130,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings in output during teardown as harmless, if a failure or a signal explains them.
+    """Mark findings in teardown output as harmless if a failure or a signal explains them.
 
     After a failure, threads and child processes report that they lost the failed process, and destructors
     and exit handlers fail. This output can appear long before the output of the failure. If the main thread
@@ -197,7 +197,7 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
     states = ("output",) if context.failed else ("output", "help")
     if all(streams[key].below_start in states for key in finding.hits):
         return True
-    # A script's output has no rank; if ranks print lines, the script started them.
+    # A script's output has no rank. If ranks print lines, the script started the ranks.
     scripts = {source for source, rank in finding.hits if rank is None}
     others = {key: stream for key, stream in streams.items() if key not in finding.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
