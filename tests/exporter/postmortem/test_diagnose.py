@@ -238,7 +238,9 @@ HANG = "stall/silent-hang-no-error"
 ENDINGS = {
     "agent killed": None,
     "Ctrl-C": Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="It was interrupted."),
-    "not watched any more": Ending(kind="unknown", exit_code=None, detail="Watching was stopped."),
+    "not watched any more": Ending(
+        kind="unknown", exit_code=None, detail="Stallwatch stopped watching the run."
+    ),
 }
 
 
