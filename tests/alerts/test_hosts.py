@@ -81,7 +81,7 @@ def test_silent_hosts_are_named_if_nothing_else_is_known(stall: Stall) -> None:
         ({"odd": [], "why": "", "candidates": [1, 2]}, "which of ranks 1, 2", ""),
         ({"odd": [1], "why": "unfinished"}, "rank 1 on n2 holds up the run", "ibstat"),
         ({"odd": [0, 1], "why": "behind"}, "ranks 0, 1 on n1, n2 hold up the run", ""),
-        ({"odd": [1], "why": "diverged"}, "rank 1 on n2 took a different path than the others", ""),
+        ({"odd": [1], "why": "diverged"}, "rank 1 on n2 took a different path than the other ranks", ""),
     ],
 )
 def test_every_reason_has_its_title_and_advice(

@@ -58,7 +58,7 @@ THERE = " at ‹!channel›:30 in main"  #: place of the odd ranks with escaped 
         (
             located([2], "diverged"),
             "en",
-            ", rank 2 took a different path than the others at ‹!channel›:30 in main",
+            ", rank 2 took a different path than the other ranks at ‹!channel›:30 in main",
         ),
         (
             located([0, 1], "diverged", ranks=2),

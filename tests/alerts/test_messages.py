@@ -191,7 +191,7 @@ def test_unknown_failure_has_next_steps(stall: Stall) -> None:
     died = failed(stall, None, next_steps=steps, folder="/runs/a b", **about)
     shown = render(died, "en", None)
     assert shown.title == "[myrun] failed: ValueError: bad (train.py:8) (rank 3)"
-    assert "No rule in the catalogue explains the failure." in shown.text
+    assert "No rule explains the failure." in shown.text
     assert "1. Look at 'train.py:8 in load' first" in shown.text
     assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
 

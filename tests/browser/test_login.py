@@ -118,7 +118,7 @@ def test_account_without_access_sees_only_a_refusal(guarded: Stage, newcomer, wh
     page = newcomer.page
     page.goto(guarded.url)
     sign_in(page, whom)
-    page.get_by_role("heading", name="You are signed in, but do not have access to this dashboard").wait_for()
+    page.get_by_role("heading", name="You are signed in but do not have access to this dashboard").wait_for()
     page.get_by_role("button", name="Sign out").wait_for()
     assert page.get_by_role("link", name=PAGES).count() == 0
 

@@ -206,7 +206,7 @@ def test_waiting_messages_are_listed_and_sent(
         connection.execute(MESSAGES.delete().where(MESSAGES.c.not_before == 0))
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     result = stallwatch("alerts", "send", "--wait", "0.5")
-    assert result.exit_code == 0 and "quiet hours, until 20" in result.stderr
+    assert result.exit_code == 0 and "quiet hours last until 20" in result.stderr
     assert "sent at 20" in result.stderr
     assert "1" in stallwatch("alerts", "deliveries", "--run", "myrun").stdout
     assert "no message" in stallwatch("alerts", "deliveries", "--run", "none").stderr

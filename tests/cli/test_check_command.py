@@ -97,7 +97,7 @@ def test_unreadable_input_prevents_an_all_clear(stallwatch, tmp_path: Path, free
     for arguments in (("none.json",), ("ds.json", "none.json"), ("--checkpoint", "none")):
         result: Result = stallwatch("check", *arguments, "--versions", freeze)
         assert result.exit_code == 2
-        assert result.stdout.startswith("No verdict, because not everything could be read.\n")
+        assert result.stdout.startswith("No verdict is possible, because not everything could be read.\n")
         report = json.loads(stallwatch("check", *arguments, "--versions", freeze, "--json").stdout)
         assert (report["ok"], len(report["problems"])) == (False, 1)
 
@@ -105,7 +105,7 @@ def test_unreadable_input_prevents_an_all_clear(stallwatch, tmp_path: Path, free
 def test_check_of_versions_alone_says_that_only_versions_were_checked(stallwatch, freeze: str) -> None:
     result: Result = stallwatch("check", "--versions", freeze)
     assert result.exit_code == 0
-    assert result.stdout.startswith("Only versions were checked: no known problem was found.\n")
+    assert result.stdout.startswith("Only versions were checked, and no known problem was found.\n")
     assert "只检查了版本" in stallwatch("check", "--versions", freeze, "--language", "zh").stdout
 
 

@@ -357,7 +357,7 @@ def test_tail_reads_existing_lines_and_ends_with_ctrl_c(tmp_path: Path, chat: Ch
         child.send_signal(signal.SIGINT)  # as timeout(1) does
         _, err = child.communicate(timeout=120)
     assert (body["run"], body["rule"]) == ("t", "cuda-oom")
-    assert "Traceback (most" not in err and "Watching was stopped" in err
+    assert "Traceback (most" not in err and "Stallwatch stopped watching the run" in err
     assert child.returncode in (0, 1)
 
 

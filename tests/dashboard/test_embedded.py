@@ -192,7 +192,7 @@ def test_run_that_ended_after_its_last_scrape_shows_its_end(
 def test_log_that_is_no_longer_followed_is_not_a_finished_run(
     source: Source, make_run: MakeRun, verdict: str, state: str
 ) -> None:
-    ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
+    ending = Ending(kind="unknown", exit_code=None, detail="Stallwatch stopped watching the run.")
     folder = make_run("tailed", state="finished", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis(verdict, progress=Progress(1, 50, 500, 1.4)))
     assert [(row.state, row.step, row.cause) for row in source.rows()] == [

@@ -95,7 +95,7 @@ def test_interrupted_scraped_run_did_not_fail() -> None:
 
 
 def test_unwatched_run_neither_finished_nor_failed() -> None:
-    ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
+    ending = Ending(kind="unknown", exit_code=None, detail="Stallwatch stopped watching the run.")
     assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="unknown")
     assert (

@@ -71,14 +71,14 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     ("call", "what", "fix"),
     [
         ("SFTConfig('o', max_seq_length=3)", "SFTConfig of trl 1.16.0 does not accept",
-         "Write max_length instead (required since trl 0.20)."),
-        ("S(m, tokenizer=t)", "SFTTrainer of trl 1.16.0 does not accept", "Write processing"),
+         "Use max_length instead (required since trl 0.20)."),
+        ("S(m, tokenizer=t)", "SFTTrainer of trl 1.16.0 does not accept", "Use processing"),
         ("S(m, max_length=3)", "SFTTrainer", "Pass this argument to SFTConfig"),
         ("trl.SFTConfig(pakcing=3)", "SFTConfig", "Did you mean packing?"),
-        ("SFTConfig(frozen=3)", "SFTConfig", "Remove it."),
-        ("SFTConfig(made=3)", "SFTConfig", "Remove it."),
-        ("Trainer(m, wrong=1)", "Trainer of transformers 4.57.0 does not accept", "Remove it."),
-        ("class Own(S):\n    pass\nOwn(m, tokenizer=t)", "SFTTrainer", "Write processing_class"),
+        ("SFTConfig(frozen=3)", "SFTConfig", "Remove the unsupported argument."),
+        ("SFTConfig(made=3)", "SFTConfig", "Remove the unsupported argument."),
+        ("Trainer(m, wrong=1)", "Trainer of transformers 4.57.0 does not accept", "Remove the unsupported"),
+        ("class Own(S):\n    pass\nOwn(m, tokenizer=t)", "SFTTrainer", "Use processing_class"),
     ],
 )  # fmt: skip
 def test_unknown_keyword_is_reported_with_a_fix(call: str, what: str, fix: str) -> None:

@@ -172,10 +172,10 @@ def test_quoted_stage_is_reported_for_a_trainer(text: str, stage: object, checks
     [
         ("optimizer", "AdamWW", 'Did you mean "AdamW"?'),
         ("optimizer", "Lam", 'Did you mean "Lamb"?'),
-        ("optimizer", "Shampoo", 'Write "AdamW" or another class of torch.optim'),
-        ("scheduler", "warmuplr", "Write WarmupLR."),
-        ("scheduler", "CosineAnealingLR", "Write CosineAnnealingLR."),
-        ("scheduler", "Cosine", "Write one of LRRangeTest, OneCycle"),
+        ("optimizer", "Shampoo", 'Use "AdamW" or another class of torch.optim'),
+        ("scheduler", "warmuplr", "Use WarmupLR."),
+        ("scheduler", "CosineAnealingLR", "Use CosineAnnealingLR."),
+        ("scheduler", "Cosine", "Use one of LRRangeTest, OneCycle"),
     ],
 )
 def test_unknown_optimizer_or_scheduler_is_reported(section: str, name: str, fix: str) -> None:

@@ -57,7 +57,7 @@ def test_stored_message_is_shown_in_either_language() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(Record(note, ["as it was"])), type=Record)
     assert stored.note == note
     assert rendered(stored, "en").note == (
-        "No step has finished for 4.9 s; the stall threshold of this run is 5.0 s. "
+        "No step has finished for 4.9 s, and the stall threshold of this run is 5.0 s. "
         "These messages continued until the steps stopped."
     )
     assert render(with_params(note, silence="7 min"), "zh-CN") == (

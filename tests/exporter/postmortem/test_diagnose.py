@@ -238,7 +238,9 @@ HANG = "stall/silent-hang-no-error"
 ENDINGS = {
     "agent killed": None,
     "Ctrl-C": Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="It was interrupted."),
-    "not watched any more": Ending(kind="unknown", exit_code=None, detail="Watching was stopped."),
+    "not watched any more": Ending(
+        kind="unknown", exit_code=None, detail="Stallwatch stopped watching the run."
+    ),
 }
 
 
@@ -298,7 +300,7 @@ def test_stall_continues_only_while_an_agent_watches(
     keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.findings[0].note.startswith(f"No step has finished for {length}")
-    assert ("it is not over: no step has finished for 10 min" in found.notes[0]) == (started == "now")
+    assert ("the stall is not over: no step has finished for 10 min" in found.notes[0]) == (started == "now")
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -417,7 +419,7 @@ def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogu
     quiet = {"started_at": now, "updated_at": now, "quiet_since": now - 1500, "threshold": 1800.0}
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
     (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note == "There has been no sign of progress for 25 min; a stall is reported after 30 min."
+    assert note == "There has been no sign of progress for 25 min. A stall is reported after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

@@ -141,7 +141,8 @@ def test_killed_rank_is_named_for_the_folder_of_any_host(keep: Keep, diagnose: D
         assert message("diagnosis.first-host", host="n2") in found.notes
     first = render(diagnose(folders[1].path).notes[0])
     assert first == (
-        "This folder is from one host of run sft-8123.0: the records of n2, n3 next to it were read, too."
+        "This folder is from one host of run sft-8123.0. "
+        "The records of n2, n3 in the same parent folder were also read."
     )
     assert not any("beside" in render(note) for note in diagnose(folders[0].path.parent).notes)
 
@@ -377,7 +378,7 @@ def test_lost_host_is_named_and_a_silent_log_is_not_a_problem(keep: Keep, diagno
     keep(2, None, lines=both(), seconds=60.0)
     found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
     (gone,) = [note for note in map(render, found.notes) if "is not known" in note]
-    known = "What happened to n2 is not known: the agent there was last heard from at 2026-11-27T"
+    known = "It is not known what happened to n2: no agent on n2 reported anything after 2026-11-27T"
     assert gone.startswith(known)
     assert found.verdict == "failed"
 

@@ -190,7 +190,7 @@ def test_launcher_that_received_a_signal_was_ended_from_outside(
 ) -> None:
     one = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + ASKED + SENT}))
     assert one.rule == "secondary-sigterm-cascade"
-    assert one.title == "The job was ended from outside: it received SIGTERM"
+    assert one.title == "An external process ended the job with SIGTERM"
     assert "kubectl describe pod" in one.fixes[0] and "sacct" in one.fixes[0]
     inside = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + SENT}))
     assert inside.title == catalogue.pages[one.rule].title
