@@ -76,7 +76,7 @@ def test_runs_page_has_one_row_per_run(stuck: RunFolder, make_run: Callable[...,
     assert (first["Step"], first["of"], first["Incident"]) == (
         "57",
         "900",
-        "No step for longer than this run needs, and no error",
+        "No step finished for longer than expected, and no error was reported",
     )
 
 
