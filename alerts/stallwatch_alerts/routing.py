@@ -1,4 +1,4 @@
-"""Route incidents: choose the chats to notify, the time, and the chats for escalations.
+"""Route incidents: choose the chats to notify, the time of notification, and the chats for escalations.
 
 Routes are checked in order, up to the first matching route that does not set `go_on`. If no route matches,
 the chats of ``[alerts] urls`` are notified. A mistake in a route must not suppress notifications. Therefore,

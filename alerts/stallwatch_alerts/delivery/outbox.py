@@ -91,7 +91,7 @@ class Delivery:
     reason: str
     channel: str = ""  #: the chat's fingerprint
 
-    #: the earliest time to send: the end of quiet hours, or of the wait before an escalation
+    #: earliest time to send: the end of quiet hours or of the wait before an escalation
     not_before: float = 0.0
     escalation: bool = False
 
@@ -144,9 +144,9 @@ class Outbox:
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """Claim and return the next due messages of the chat; ``None`` if no message is due.
 
-        A few messages are claimed one at a time. Many messages are claimed together and sent as one message.
-        Nothing is claimed during a pause that the chat requested, or if the chat has received as many
-        messages as its `limits` allow.
+        If only a few messages are due, they are claimed one at a time. Many messages are claimed together
+        and sent as one message. Nothing is claimed during a pause that the chat requested, or if the chat
+        has received as many messages as its `limits` allow.
         """
         with self._engine.connect() as connection:  # usually no message is due, and a read needs no lock
             if not self._anything(connection, channel):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # maximum number of messages that are not yet stored in a database, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as no free descriptor or thread
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
 _TAKEN_OVER_SECONDS = 10.0  # seconds in which another agent can record an escalation that it took over
 
@@ -129,12 +129,12 @@ class DeliveryQueue:
 
     @property
     def sent(self) -> int:
-        """Number of messages delivered to all URLs in total."""
+        """The total number of messages delivered to all URLs."""
         return sum(sender.sent for sender in self._senders)
 
     @property
     def failed(self) -> int:
-        """Number of messages that could not be delivered and will not be tried again."""
+        """The number of messages that could not be delivered and are not tried again."""
         left = self._waiting(self._memory) if self._closed else 0
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 

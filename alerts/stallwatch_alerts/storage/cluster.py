@@ -72,7 +72,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Raised if this agent lost the lock, so that another agent can merge the reports."""
+    """Raised if this agent lost the lock. Another agent can then merge the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:

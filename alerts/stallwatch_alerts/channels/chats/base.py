@@ -23,7 +23,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """Interface to a chat: writes the requests for a notice, and interprets the chat's responses.
+    """An interface to a chat that writes the requests for a notice and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
@@ -123,7 +123,7 @@ def fit(
 
 
 def json_bytes(body: Mapping[str, Any]) -> int:
-    """Return the size of a request's body in bytes, encoded as JSON."""
+    """Return the size in bytes of a request's JSON-encoded body."""
     return len(json.dumps(body, ensure_ascii=False).encode())
 
 
