@@ -48,7 +48,7 @@ class DashboardSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Host names under which the pages are served, according to the configuration."""
+        """The host names under which the pages are served, according to the configuration."""
         return normalised((*self.server.allowed_hosts, self.host, *name_in(self.url)))
 
 

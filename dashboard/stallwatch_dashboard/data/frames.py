@@ -86,7 +86,7 @@ class NumberStore(Protocol):
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing, for display on the pages; `None` if none are missing."""
+        """The reason why numbers are missing, for display on the pages; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
         """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
@@ -95,7 +95,7 @@ class NumberStore(Protocol):
         """Return the newest value of each series of a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return, for each run, the numbers of its row in the table of runs."""
+        """Return the numbers that each run's row in the table of runs shows."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""

@@ -80,7 +80,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing: the newest error among the queries whose last attempt failed."""
+        """The reason why numbers are missing: the newest error of a query whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
