@@ -90,7 +90,8 @@ class StallwatchGroup(Group):
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # The disk of the output (usually standard output) is full. This is not an internal error.
+                # The disk that receives the output (usually standard output) is full. This is not an
+                # internal error.
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)

@@ -131,11 +131,11 @@ class Destinations:
 
     @property
     def sinks(self) -> list[Sink]:
-        """Receivers of incidents. Chats come first, so that their messages do not wait for local output."""
+        """All receivers of incidents. Chats come first, so that messages do not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the receivers of incidents do their periodic work. Call this method if no agent does so."""
+        """Do the periodic work of the receivers of incidents. Call this method if no agent calls it."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
@@ -287,7 +287,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Sink that shows each incident on the terminal when it opens and when it resolves.
+    """A sink that shows each incident on the terminal when it opens and when it resolves.
 
     A separate thread writes the notices, so a terminal that is paused with Ctrl-S does not block the agent.
     """

@@ -77,7 +77,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
     """Return the settings for the senders of messages. Report wrong names in routes to `notice`.
 
     If chats are configured only in routes and a name is wrong, messages that match no route are sent to all
-    these chats, because otherwise no chat would receive them.
+    these chats. Otherwise, no chat would receive these messages.
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)

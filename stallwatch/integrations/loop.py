@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """Reporter of a training loop's steps and phases. Its methods never raise errors and never wait."""
+    """A reporter of a training loop's steps and phases. Its methods never raise errors and never wait."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
