@@ -445,7 +445,7 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Return True if the signal ended the training. The training might have written its note before."""
+        """Return True if the signal ended the training. The training might have written its note earlier."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 

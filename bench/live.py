@@ -1,4 +1,4 @@
-"""Live benchmark: run programs that train or fail under the real ``stallwatch run`` and ``stallwatch tail``.
+"""Run programs that train or fail under the real ``stallwatch run`` and ``stallwatch tail``.
 
     make bench-live
     python bench/live.py --only 'ddp-*' --seeds 1 --jobs 2
@@ -70,7 +70,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """Runner that runs several tasks at a time, and stores one line of JSON for each task."""
+    """A runner that runs several tasks at a time, and stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs

@@ -41,7 +41,7 @@ LIMITS = {
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
-    "busy": 60.0,  # a loop that computes can be real work, so it only causes a warning
+    "busy": 60.0,  # a loop that computes can be real work, so it causes only a warning
     "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }
@@ -82,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observed:
-    """Observations of one run of a program."""
+    """The observations of one run of a program."""
 
     started: float
     event: float | None  #: Unix time; ``None`` if the event never happened
@@ -95,7 +95,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a run."""
+    """The score of a run."""
 
     outcome: str  #: right, false, wrong, missed, late, or invalid
     why: str = ""

@@ -101,7 +101,7 @@ def main() -> None:
 
 
 class Kept:
-    """Results of the simulations. If a path is given, this file stores the results as JSON lines."""
+    """The results of the simulations. If a path is given, the file at the path stores them as JSON lines."""
 
     def __init__(self, path: Path | None, given: list[int]) -> None:
         self._path, self._given = path, given
@@ -186,7 +186,7 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
 
 
 class Twin:
-    """Version of ``Comparison`` for many runs at once.
+    """A version of ``Comparison`` for many runs at once.
 
     In each step, it returns the runs that raise an alarm.
     """

@@ -54,7 +54,7 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """Work between two calls of the probe, as in training code. It consists of arithmetic and copies.
+    """The work between two calls of the probe, as in training code. It consists of arithmetic and copies.
 
     The work is not a sleep, because a sleep would hide added time.
     """

@@ -1,4 +1,4 @@
-"""Hook of mkdocs that builds pages of the documentation site from other files of the repository.
+"""A hook for mkdocs that builds pages of the documentation site from other files in the repository.
 
 The catalogue has a page for each rule and language, with the lines that the rule recognizes. README,
 CHANGELOG, and other files at the top of the repository are also pages of the site. Links to files without a
