@@ -1,4 +1,4 @@
-"""Simulate the agents of many hosts, which report over real HTTP to real coordinators.
+"""Simulate agents of many hosts that report to real coordinators over HTTP.
 
 A simulated agent consists of two parts of Stallwatch: a `Member`, which gets the observations of its host
 from the model (``cluster_training.py``), and the clients that send reports to the coordinators. The

@@ -25,9 +25,9 @@ class Chat:
     """An HTTP server that acts as a chat. It reserves its port on 127.0.0.1 even while the chat is down.
 
     `script` lists the outcomes of the next requests. Requests after the last outcome succeed. The possible
-    outcomes are ``ok``, ``500``, ``429``, ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the
-    middle of the request), ``taken-reset`` (after the chat accepted the message), and ``cut`` (in the middle
-    of the response, after the chat accepted the message).
+    outcomes are ``ok``, ``500``, ``429``, ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset``,
+    ``taken-reset``, and ``cut``. The last three break the connection: ``reset`` during the request,
+    ``taken-reset`` after the chat accepted the message, and ``cut`` during the response.
     """
 
     def __init__(self) -> None:

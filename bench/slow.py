@@ -8,8 +8,8 @@ independent Gaussian, independent log-normal, or Gaussian with an autocorrelatio
 
 * Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
-  certainty (``fewest``), even if the test knows the level of the noise and the time of the slow-down. No test
-  can average out lasting noise.
+  certainty (``fewest``). Even a test that knows the level of the noise and the time of the slow-down needs
+  this number. No test can average out lasting noise.
 * False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
   parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
   a difference is an error. Of all alarms of a run in 640 steps, only one counts. ``SlowHosts`` also ignores

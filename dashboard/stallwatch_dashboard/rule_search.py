@@ -36,7 +36,7 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 
 
 def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
-    """Return the pages of the chosen families (all if none) that contain every word, best matches first.
+    """Return the pages of the chosen families (default: all) that contain every word, best matches first.
 
     If the query is a pasted message, the result also contains the rules that match the message, even if their
     pages do not contain its words.

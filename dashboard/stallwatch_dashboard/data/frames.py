@@ -95,7 +95,7 @@ class NumberStore(Protocol):
         """Return the newest value of each series of a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers that each run's row in the table of runs shows."""
+        """Return the numbers to show in each run's row of the table of runs."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""
