@@ -33,7 +33,7 @@ class Notice:
 
 
 class Channel(Protocol):
-    """A destination of notices; the package ``channels`` implements it."""
+    """A destination of notices, which the ``channels`` package implements."""
 
     name: str
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """A time range of the day in the users' time zone; it can include midnight."""
+    """A time range of the day in the users' time zone. The range can include midnight."""
 
     begin: time
     end: time

@@ -139,7 +139,7 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
         wrong(target, sample)
     _limit_memory()
     gc.collect()
-    gc.freeze()  # otherwise, a slow garbage collection would count as the time of an input
+    gc.freeze()  # otherwise, a slow garbage collection would count toward an input's time
     judge = Judge(target, samples) if timed else None
     result = Result(name)
     peak, seen = _peak(), dict[str, int]()

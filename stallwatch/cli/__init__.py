@@ -141,7 +141,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 
 def main() -> None:
-    """Run the command line; entry point of the console script."""
+    """Run the command line. This function is the entry point of the console script."""
     # Modules loaded at startup are not garbage. Garbage collections that scan them would take a sixth of
     # the startup time.
     gc.set_threshold(_OBJECTS)

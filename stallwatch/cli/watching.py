@@ -185,7 +185,7 @@ class Destinations:
         close_orphans(self._home, time.time(), hand_on)
 
     def close(self) -> None:
-        """Deliver the queued incidents within a time limit; never raise."""
+        """Deliver the queued incidents within a time limit. Never raise an exception."""
         guard = at_the_end(print_notice)
         self._preload.cancel()
         if self._orphans is not None:

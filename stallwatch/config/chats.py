@@ -132,7 +132,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL; an error names the URL's location in the configuration, and a fix."""
+    """Return the channel for a URL. An error contains the URL's location in the configuration and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 

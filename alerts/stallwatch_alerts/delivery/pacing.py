@@ -65,7 +65,7 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """Return the rate limits of the chat behind an Apprise URL; generic webhooks have no limits."""
+    """Return the rate limits of the chat behind an Apprise URL. Generic webhooks have no limits."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())

@@ -264,7 +264,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent it already
+            if not draft.escalation or draft.not_before - waited <= at:  # the other agent already sent it
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 

@@ -160,7 +160,7 @@ class Departed:
 _GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
-_SAME_SECONDS = 0.5  #: queries of a page within this many seconds share a result
+_SAME_SECONDS = 0.5  #: a page's queries within this many seconds share a result
 _TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts with few lines and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)

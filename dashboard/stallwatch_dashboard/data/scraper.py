@@ -81,7 +81,7 @@ class Scraper:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scraping; the store can be closed afterward."""
+        """Stop scraping. Afterward, the store can be closed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * MOST_SECONDS)

@@ -132,7 +132,7 @@ class Source:
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run; runs that need attention come first."""
+        """Return one row per run. Runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents: dict[str, list[Incident]] = {}

@@ -107,7 +107,7 @@ class Markdown:
 
 
 def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """Return the text of all blocks, separated by blank lines; no blank line precedes a code block."""
+    """Return the text of all blocks, with a blank line before each block that is not a code block."""
     found = ""
     for block in blocks:
         between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
