@@ -141,7 +141,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
 
 
 def _received_at(webhook: Receiver, rule: str) -> float | None:
-    """Return the time at which the first finding of the rule arrived, or ``None`` if no finding arrived."""
+    """Return the time when the first finding of the rule arrived, or ``None`` if no finding arrived."""
     arrivals = ((at, str(body.get("incidents") or body["id"])) for at, body in webhook.messages)
     return next((at for at, incidents in arrivals if f"/finding/{rule}/" in incidents), None)
 

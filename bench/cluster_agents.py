@@ -289,7 +289,7 @@ def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
 
 
 class Fleet:
-    """All agents of one run, and the time at which the run hangs."""
+    """All agents of one run, and the time when the run hangs."""
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class Fleet:
 
     @property
     def due_at(self) -> float | None:
-        """Return the earliest time at which an agent reached its threshold, or ``None`` if no agent did."""
+        """Return the earliest time when an agent reached its threshold, or ``None`` if no agent did."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from live_programs.table import Expected, Program
 
-#: Patterns of the text with which a message names the cause, by class of cause.
+#: Patterns of the text that names the cause in a message, by class of cause.
 CAUSES = {
     "own-code": r"stall|holds up|no step|no progress|hang",
     "busy": r"busy|loop|without progress",
@@ -90,7 +90,7 @@ class Observed:
     verdict: str  #: final verdict of the diagnosis
     state: str  #: final state that the agent reports
     threshold: float | None = None  #: the longest stall threshold that the run published
-    stopped: float | None = None  #: time at which the runner sent Ctrl-C to a hanging program
+    stopped: float | None = None  #: time when the runner sent Ctrl-C to a hanging program
 
 
 @dataclass(frozen=True)

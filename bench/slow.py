@@ -52,7 +52,7 @@ MOST = 2000  # maximum number of steps until a slow-down is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
 CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
 _99 = 2.326  # 99% quantile of the normal distribution, in standard errors
-_APART = 640  # number of steps after an alarm in which other alarms of the same run do not count
+_APART = 640  # number of steps after an alarm when other alarms of the same run do not count
 
 Array = Any  # numpy array of runs × hosts
 

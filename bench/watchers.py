@@ -119,7 +119,7 @@ class Watched:
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
         """Simulate a wait that begins at `now`.
 
-        Return the time at which a stall is reported, or ``None`` if no stall is reported before `until`.
+        Return the time when a stall is reported, or ``None`` if no stall is reported before `until`.
         """
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None

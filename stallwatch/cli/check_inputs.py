@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: Packages for which Stallwatch has checks; other packages are ignored.
+#: Packages that Stallwatch has checks for. Other packages are ignored.
 PACKAGES = (
     "accelerate",
     "deepspeed",

@@ -44,7 +44,7 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-# Seconds for which a warning waits if its impact depends on the next steps. If a stall follows in this time,
+# Seconds that a warning waits if its impact depends on the next steps. If a stall follows in this time,
 # one message reports both.
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
@@ -220,7 +220,7 @@ class Destinations:
 def preload(language: str) -> None:
     """Import the modules and templates of the report early.
 
-    At the end of a run, the process might have no free file descriptor with which to import them.
+    At the end of a run, the process might have no free file descriptor to import them.
     """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed

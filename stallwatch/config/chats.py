@@ -147,7 +147,7 @@ def connecting(config: Config, url: str) -> Channel:
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Return the error with which Apprise rejects the URL; ``None`` if Apprise accepts it."""
+    """Return the error that Apprise reports for the URL; ``None`` if Apprise accepts it."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 

@@ -166,7 +166,7 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Install the hooks with which ``stallwatch run`` observes the training; report a failure once."""
+    """Install the hooks that ``stallwatch run`` uses to observe the training. Report a failure once."""
     global _hooked
     with _training_goes_on("the trainer is not watched"):
         current = probe(name)

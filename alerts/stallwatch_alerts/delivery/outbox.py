@@ -50,7 +50,7 @@ class Batch:
     claim: str
     messages: tuple[Claimed, ...]
     attempts: int  #: number of failed attempts to send the first message
-    created_at: float  #: steady time at which the oldest message was stored
+    created_at: float  #: steady time when the oldest message was stored
     expired: int = 0  #: number of discarded messages not yet reported to the chat
     escalates: str = ""  #: the incident's ID if the message is an escalation, otherwise empty
 
@@ -463,7 +463,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time at which the chat accepted its last message; 0 if it accepted no message."""
+    """Return the time when the chat accepted its last message; 0 if it accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

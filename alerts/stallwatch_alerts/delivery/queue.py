@@ -28,8 +28,8 @@ _CAPACITY = 5000  # maximum number of messages that are not yet stored in a data
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as no free descriptor or thread
-_MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # seconds in which another agent can record an escalation that it took over
+_MEMORY_DAYS = 1.0  # number of days that sent messages are kept in memory
+_TAKEN_OVER_SECONDS = 10.0  # seconds that another agent has to record an escalation that it took over
 
 
 class DeliveryQueue:

@@ -27,7 +27,7 @@ def retry_after(error: Exception) -> float | None:
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# Minimum age in seconds of a message for which other databases are queried. Another process cannot have
+# Minimum age of a message, in seconds, before other databases are queried. Another process cannot have
 # sent a younger message, and each query takes time.
 _LATE_SECONDS = 60.0
 # Minimum seconds between two edits, because most of the rate limit is reserved for new messages.

@@ -42,7 +42,7 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def started(self) -> float:
-        """The Unix time at which the alert began to fire; 0 if unknown."""
+        """The Unix time when the alert began to fire; 0 if unknown."""
         return max(0.0, _moment(self.starts_at) or 0.0)
 
     @property

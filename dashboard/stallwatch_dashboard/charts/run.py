@@ -1,4 +1,4 @@
-"""Define the charts of the Run page, in the order in which they are shown."""
+"""Define the charts of the Run page, in display order."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step between consecutive times at which the step count changed."""
+    """Return the mean seconds per step between consecutive times when the step count changed."""
     every, found = _lines(counts), []
     for key, summed in _lines(sums).items():
         if (counted := every.get(key)) is None:
@@ -224,7 +224,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
         times = np.union1d(summed[0], counted[0])
         seconds, steps = _held(summed, times), _held(counted, times)
         # The last point of a plateau repeats the plateau's value, so durations are computed only between
-        # points at which the step count changed.
+        # points where the step count changed.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0

@@ -61,7 +61,7 @@ class Numbers:
     ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
     overdue: bool = False  #: True if the time since the last progress exceeds the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
-    alarm_at: float | None = None  #: time at which the lack of progress becomes a stall
+    alarm_at: float | None = None  #: time when the lack of progress becomes a stall
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def trends(
 
 PRESENT = "stallwatch_log_lines_total"  #: every agent reports this metric from the start
 DAY = 86400.0
-HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
+HISTORY_SECONDS = 60.0  #: seconds to cache past values
 
 
 class Departed:
@@ -159,7 +159,7 @@ class Departed:
 
 _GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
-_MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
+_MEMORY_SECONDS = 10.0  #: seconds to cache the memory of all ranks, which is the largest result
 _SAME_SECONDS = 0.5  #: a page's queries within this many seconds share a result
 _TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts with few lines and with a line per rank

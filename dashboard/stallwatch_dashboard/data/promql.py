@@ -148,7 +148,7 @@ Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
 _LATE_SECONDS = 60.0  #: a number can reach the server this many seconds late, so this span is queried again
-_SAME_SECONDS = 0.5  #: seconds for which a result is reused, because a page repeats a query for many lines
+_SAME_SECONDS = 0.5  #: seconds to reuse a result, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
 

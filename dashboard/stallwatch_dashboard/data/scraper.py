@@ -24,7 +24,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
-_END_SECONDS = 3.0  #: seconds for which an agent serves its numbers after the end of its run
+_END_SECONDS = 3.0  #: seconds that an agent serves its numbers after the end of its run
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
