@@ -147,7 +147,7 @@ def connecting(config: Config, url: str) -> Channel:
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Return the error that Apprise reports for the URL; ``None`` if Apprise accepts it."""
+    """Return the error for a URL that Apprise rejects; ``None`` if Apprise accepts the URL."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 
