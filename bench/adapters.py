@@ -25,7 +25,7 @@ class Answer:
     """The answer that a tool gives for one run."""
 
     failed: bool = False  #: True if the tool would raise an alarm
-    cause: tuple[str, ...] = ()  #: the classes of causes.json that the tool names, if any
+    cause: tuple[str, ...] = ()  #: the classes in causes.json that the tool names, if any
     text: str = ""  #: the text that the tool shows as the cause
     rank: int | None = None
     confidence: float | None = None
@@ -49,9 +49,9 @@ def exit_code_of(folder: Path) -> int | None:
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """Convert the name that a tool gives to a cause into classes of causes.json.
+    """Convert a tool's name for a cause into classes of causes.json.
 
-    If causes.json does not contain the name, return it unchanged.
+    If causes.json does not contain the name, return the name unchanged.
     """
     found = tuple(cause for cause, item in CAUSES.items() if name in item.get(tool, ()))
     return found or (f"{tool}:{name}",)
@@ -153,7 +153,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that finds the first of a log's last lines with a template that is new to Drain3.
+    """Return an adapter that finds the first line near a log's end with a template that is new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

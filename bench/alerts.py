@@ -4,9 +4,10 @@
 
 To measure the embedded path, the benchmark starts `stallwatch tail` on eight files. A thread writes 1,000
 lines per second to these files. From time to time, the benchmark adds a line that a rule matches, and a
-webhook on this machine records when the notification arrives. If Prometheus, Alertmanager, and the relay are
-installed, the benchmark also measures the time from a crash to a message that they send to a chat.
-Then the benchmark raises 10,000 incidents within a minute for a chat that accepts 20 messages per minute.
+webhook on this machine records when the notification arrives. If Prometheus, Alertmanager, and the relay
+are installed, the benchmark also measures the time from a crash to a message that they send to a chat.
+Finally, the benchmark raises 10,000 incidents within a minute for a chat that accepts 20 messages per
+minute.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _TICK = 0.02
 
 
 class Writers:
-    """Background writer of eight logs, which appends lines at a steady pace.
+    """A background writer that appends lines to eight logs at a steady pace.
 
     The logs contain no steps, because a step after a failure would count as a recovery.
     """
@@ -140,7 +141,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
 
 
 def _received_at(webhook: Receiver, rule: str) -> float | None:
-    """Return the time at which the first finding of the rule arrived, or ``None`` if no finding arrived."""
+    """Return the time when the first finding of the rule arrived, or ``None`` if no finding arrived."""
     arrivals = ((at, str(body.get("incidents") or body["id"])) for at, body in webhook.messages)
     return next((at for at, incidents in arrivals if f"/finding/{rule}/" in incidents), None)
 
@@ -201,7 +202,7 @@ def _crash(stack: Any, name: str) -> float:
 
 
 class Robot:
-    """Simulated chat that accepts 20 messages per minute and counts the incidents in these messages."""
+    """A simulated chat that accepts 20 messages per minute and counts the incidents in these messages."""
 
     name = "robot"
 

@@ -4,7 +4,7 @@
 
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
 a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
-benchmark combines the states of the ranks into groups, and lets Stallwatch evaluate the groups. The result
+benchmark combines the states of the ranks into groups, and has Stallwatch evaluate the groups. The result
 is "right" if Stallwatch names exactly the ranks at fault, or names no rank if no rank is at fault. The result
 is "wrong" if Stallwatch names other ranks. Any other result is "cannot tell".
 """
@@ -62,7 +62,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """Process groups of a run, in Megatron's order of ranks: tensor, data, pipeline."""
+    """The process groups of a run, in Megatron's order of ranks: tensor, data, pipeline."""
 
     def __init__(self, ranks: int, *, tp: int = 1, pp: int = 1, ep: int = 1) -> None:
         self.ranks, self.tp, self.pp, self.ep = ranks, tp, pp, ep
@@ -292,7 +292,7 @@ def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
 
 
 class Result(msgspec.Struct):
-    """Verdict on one trial."""
+    """The verdict on one trial."""
 
     layout: str
     known: str

@@ -91,7 +91,7 @@ class Simulation:
         self.receiver.__exit__()
 
     def messages(self, run: str) -> list[tuple[float, bool, str]]:
-        """Return the time and the title of each notification of a run, and True if it opens an incident."""
+        """Return the time and the title of each notification of a run, and whether it opens an incident."""
         return [
             (at, opens(body), str(body.get("title")))
             for at, body in self.receiver.messages

@@ -1,4 +1,4 @@
-"""Simulated agents of many hosts that report over real HTTP to real coordinators.
+"""Simulate agents of many hosts that report to real coordinators over HTTP.
 
 A simulated agent consists of two parts of Stallwatch: a `Member`, which gets the observations of its host
 from the model (``cluster_training.py``), and the clients that send reports to the coordinators. The
@@ -96,7 +96,7 @@ class Service:
 
     @property
     def processor(self) -> float:
-        """Processor seconds that the coordinator has used so far."""
+        """The processor seconds that the coordinator has used so far."""
         assert self._process is not None
         try:
             return self._used + sum(psutil.Process(self._process.pid).cpu_times()[:2])
@@ -105,7 +105,7 @@ class Service:
 
     @property
     def memory(self) -> float:
-        """Memory of the coordinator in MiB."""
+        """The memory of the coordinator in MiB."""
         assert self._process is not None
         try:
             return float(psutil.Process(self._process.pid).memory_info().rss) / 2**20
@@ -122,7 +122,7 @@ class Service:
 
 
 class Carrier:
-    """Sender of one agent's reports. It tries the coordinators in order until one of them responds."""
+    """A sender of one agent's reports. It tries the coordinators in order until one of them responds."""
 
     def __init__(
         self, key: str, agent: str, services: Sequence[Service], draw: random.Random, lost: float = 1.0
@@ -289,7 +289,7 @@ def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
 
 
 class Fleet:
-    """All agents of one run, and the time at which the run hangs."""
+    """All agents of one run, and the time when the run hangs."""
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class Fleet:
 
     @property
     def due_at(self) -> float | None:
-        """Return the earliest time at which an agent reached its threshold, or ``None`` if no agent did."""
+        """Return the earliest time when an agent reached its threshold, or ``None`` if no agent did."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
@@ -337,7 +337,7 @@ class Fleet:
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Wait at most `seconds` until the condition `until` is true. Return True if it became true."""
+        """Wait until `until` returns true, but at most `seconds` seconds. Return True if it returned true."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):

@@ -212,7 +212,7 @@ class Cluster:
             return 0
 
     def reach(self, step: int, seconds: float) -> bool:
-        """Wait at most `seconds` until the training reaches a step. Return True if it reached the step."""
+        """Wait at most `seconds` seconds for the training to reach a step. Return True if it did."""
         until = time.monotonic() + seconds
         while self.step < step and time.monotonic() < until:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""HTTP receiver of messages that acts as a chat."""
+"""An HTTP receiver of messages that acts as a chat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Receiver:
-    """HTTP server that stores the JSON body and the arrival time of each request."""
+    """An HTTP server that stores the JSON body and the arrival time of each request."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.messages: list[tuple[float, dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""Model of a training run on many hosts, which shows the position of each rank after a fault.
+"""A model of a training run on many hosts. The model shows the position of each rank after a fault.
 
 In each step, the ranks compute, join collectives, and exchange messages between pipeline stages. A collective
 is complete when all members of its group have joined it. A fault keeps one rank at one operation, or makes
@@ -70,7 +70,7 @@ class Truth:
 
 @dataclass
 class State:
-    """State of a rank when the run hangs."""
+    """The state of a rank when the run hangs."""
 
     step: int  #: newest step that the rank finished
     op: Op
@@ -309,7 +309,7 @@ def spans(ranks: Sequence[int]) -> str:
 
 @dataclass
 class _Deviation:
-    """Deviation of a rank from its program: stuck at `at`, skip from `at` to `other`, or swap both."""
+    """A rank's deviation: it is stuck at `at`, skips from `at` to `other`, or swaps both."""
 
     rank: int
     at: int  #: index of the operation in the first step
@@ -403,7 +403,7 @@ class _Run:
     _through: frozenset[int] = frozenset()
 
     def _join(self, rank: int, op: Op) -> list[int] | None:
-        """Let a rank join a collective. Return the other ranks that can now continue.
+        """Make a rank join a collective. Return the other ranks that can now continue.
 
         Return ``None`` if the collective is not complete.
         """

@@ -1,11 +1,11 @@
 """Measure the load of the dashboard's pages on their server with many runs: ``make bench-dashboard``.
 
 First, Chromium opens the pages of the real dashboard, and the benchmark prints the time until each page is
-usable. Then the benchmark measures the time that each page itself needs (for numbers, table, and charts), for
-the first view and for a refresh after another scrape. It also measures the memory during a thousand refreshes
-of both pages. All these measurements use the embedded store first, and then a Prometheus that contains the
-same history. The times are the processor time of this process, with the elapsed time in brackets. Finally,
-the benchmark compares the diagnosis of an upload with ``stallwatch diagnose``.
+usable. Then the benchmark measures the time that each page itself needs (for numbers, table, and charts),
+for the first view and for a refresh after another scrape. It also measures the memory during a thousand
+refreshes of both pages. All these measurements use the embedded store first, and then a Prometheus that
+contains the same history. The times are the processor time of this process, with the elapsed time in
+parentheses. Finally, the benchmark compares the diagnosis of an upload with ``stallwatch diagnose``.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
         clock[0] = END
 
         def later() -> None:
-            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # go back when the history ends
+            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # go back a minute at the end of the history
 
         before = sum(server.cpu_times()[:2])
         pages(querying, begin, later)

@@ -1,4 +1,4 @@
-"""Bare Streamlit pages with a table and a chart: the baseline for ``bench/dashboard_browser.py``.
+"""Serve bare Streamlit pages with a table and a chart, as a baseline for ``bench/dashboard_browser.py``.
 
 An optimization of the dashboard can save only the time that exceeds the time of these pages.
 """
@@ -53,7 +53,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
             stderr=subprocess.DEVNULL,
         )
         try:
-            if _answers(child, port):  # otherwise, another process uses the port
+            if _answers(child, port):  # otherwise, a different process uses the port
                 yield f"http://127.0.0.1:{port}", child
                 return
         finally:

@@ -114,7 +114,7 @@ _LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 
 
 def countless_exceptions(path: Path, scale: float) -> None:
-    """Write a million tracebacks, each with a different exception from a different place."""
+    """Write a million tracebacks, each with a different exception and a different code location."""
     with path.open("wb") as out:
         for number in range(max(1, int(1_000_000 * scale))):
             word = _words(number)

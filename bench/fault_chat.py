@@ -1,4 +1,4 @@
-"""Simulated chat that can be down, slow, or faulty. It stores the accepted messages in order."""
+"""A simulated chat that can be down, slow, or faulty. It stores the accepted messages in order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ANSWERS = {
 
 
 class Chat:
-    """HTTP server that acts as a chat. It reserves its port on 127.0.0.1 even while the chat is down.
+    """An HTTP server that acts as a chat. It reserves its port on 127.0.0.1 even while the chat is down.
 
     `script` lists the outcomes of the next requests. Requests after the last outcome succeed. The possible
-    outcomes are ``ok``, ``500``, ``429``, ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the
-    middle of the request), ``taken-reset`` (after the chat accepted the message), and ``cut`` (in the middle
-    of the response, after the chat accepted the message).
+    outcomes are ``ok``, ``500``, ``429``, ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset``,
+    ``taken-reset``, and ``cut``. The last three break the connection: ``reset`` during the request,
+    ``taken-reset`` after the chat accepted the message, and ``cut`` during the response.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Chat:
         return f"json://127.0.0.1:{self.port}/hook?cto=5&rto=5"
 
     def up(self) -> None:
-        """Start to listen."""
+        """Start accepting connections."""
         if self._listening is None:
             listening = socket.socket()
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

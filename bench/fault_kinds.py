@@ -68,7 +68,7 @@ def agent_terminated(trial: Trial) -> None:
 
 
 def agent_stopped(trial: Trial) -> None:
-    """Send SIGSTOP to the agent, and SIGCONT some time later.
+    """Send SIGSTOP to the agent, and send SIGCONT some time later.
 
     If a hang ends while the agent is stopped, the agent does not report the hang. Therefore, the training
     crashes at the end, and the benchmark expects the opening message of the hang only if the agent ran for
@@ -103,7 +103,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """Limit the pages or files in the state folder's file system. The limit differs between trials."""
+    """Limit the number of pages or files in the state folder's tmpfs. The limit differs between trials."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -120,7 +120,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make one write call of the agent fail, alone or with all later calls. Later trials use later calls."""
+    """Make one of the agent's writes fail, alone or with all later writes. Later trials use later writes."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -182,7 +182,7 @@ def memory(trial: Trial) -> None:
 
 
 def port_taken(trial: Trial) -> None:
-    """Let another process use the port of /metrics."""
+    """Have another process use the port of /metrics."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     taken.listen()
@@ -355,7 +355,7 @@ def log_truncated(trial: Trial) -> None:
 
 
 def two_agents(trial: Trial) -> None:
-    """Let two agents with the same state folder watch the same log."""
+    """Have two agents with the same state folder watch the same log."""
     _log(trial)
     trial.names = ["trial", "second"]
 

@@ -126,7 +126,7 @@ class Trial:
         self.restart_needed = False  #: True if only the next run sends waiting messages
         self.may_lose = False  #: True if messages can be lost, provided that Stallwatch reports the loss
         self.stopped_by: int | None = None  #: signal that reached both the agent and the training
-        self.asleep = (math.inf, math.inf)  #: time span in which the agent was stopped, in Unix time
+        self.asleep = (math.inf, math.inf)  #: time span when the agent was stopped, in Unix time
         self.problems: list[str] = []
         self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
         self.parts: list[Path] | None = []  #: files with older lines; ``None`` if older lines were truncated
@@ -445,7 +445,7 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Return True if the signal ended the training. The training might have written its note before."""
+        """Return True if the signal ended the training. The training might have written its note earlier."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 

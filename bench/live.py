@@ -1,14 +1,14 @@
-"""Live benchmark: run programs that train or fail under the real ``stallwatch run`` and ``stallwatch tail``.
+"""Run programs that train or fail under the real ``stallwatch run`` and ``stallwatch tail``.
 
     make bench-live
     python bench/live.py --only 'ddp-*' --seeds 1 --jobs 2
     python bench/live.py --resume results.jsonl
 
 Everything happens in real time on the CPU, with a webhook on this machine as the chat. The result of a
-healthy program is *false* if the program causes a warning or a critical message, or if its final state is not
-finished. The result of a failing program is *right* if the first message after its event arrives in time and
-names the rank, the place, and the class of the cause. After an unexpected result, the program runs again,
-alone on the machine, and only this repetition counts.
+healthy program is *false* if the program causes a warning or a critical message, or if its final state is
+not finished. The result of a failing program is *right* if the first message after its event is timely and
+names the rank, the location, and the class of the cause. After an unexpected result, the program runs
+again, alone on the machine, and only this repetition counts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """Runner that runs several tasks at a time, and stores one line of JSON for each task."""
+    """A runner that runs several tasks at a time, and stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs

@@ -9,7 +9,7 @@ from typing import Any
 
 from live_programs.table import Expected, Program
 
-#: Patterns of the text with which a message names the cause, by class of cause.
+#: Patterns of the text that names the cause in a message, by class of cause.
 CAUSES = {
     "own-code": r"stall|holds up|no step|no progress|hang",
     "busy": r"busy|loop|without progress",
@@ -41,7 +41,7 @@ LIMITS = {
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
-    "busy": 60.0,  # a loop that computes can be real work, so it only causes a warning
+    "busy": 60.0,  # a loop that computes can be real work, so it causes only a warning
     "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }
@@ -82,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observed:
-    """Observations of one run of a program."""
+    """The observations of one run of a program."""
 
     started: float
     event: float | None  #: Unix time; ``None`` if the event never happened
@@ -90,12 +90,12 @@ class Observed:
     verdict: str  #: final verdict of the diagnosis
     state: str  #: final state that the agent reports
     threshold: float | None = None  #: the longest stall threshold that the run published
-    stopped: float | None = None  #: time at which the runner sent Ctrl-C to a hanging program
+    stopped: float | None = None  #: time when the runner sent Ctrl-C to a hanging program
 
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a run."""
+    """The score of a run."""
 
     outcome: str  #: right, false, wrong, missed, late, or invalid
     why: str = ""

@@ -53,7 +53,7 @@ ROUNDS = 15
 SECONDS = 0.04  # seconds for each row in each round
 BATCH = 20
 WORK_SECONDS = 0.005  # seconds of work before each call; it makes the caches as cold as 50 ms of work would
-STEP_SECONDS = 0.05  # duration of the training step with which the costs are compared
+STEP_SECONDS = 0.05  # duration of the training step that the costs are compared to
 COMPARED = 1500  # number of measurements of each kind of step
 SWEPT_BYTES = 4 << 20  # bytes that the work copies to evict all other data from the caches of a core
 SERIES = 10_000
@@ -216,7 +216,7 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 def import_milliseconds(folder: Path) -> tuple[float, float]:
     """Return the median and minimum milliseconds that the bootstrap adds to Python's start."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
-    rings = folder / f"{os.getpid()}-1"  # the folder's name if this process were the command
+    rings = folder / f"{os.getpid()}-1"  # this process acts as the command, whose ID names the folder
     rings.mkdir(exist_ok=True)
     environ = with_probe(os.environ, rings)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have compiled bytecode

@@ -1,4 +1,4 @@
-"""Recordings of healthy runs as lines with times."""
+"""Read recordings of healthy runs as lines with times."""
 
 from __future__ import annotations
 

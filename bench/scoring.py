@@ -118,7 +118,7 @@ def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class FamilyScore:
-    """Precision and recall of one family of rules."""
+    """The precision and recall of one family of rules."""
 
     family: str
     precision: Share
@@ -186,7 +186,7 @@ class Bin:
 
     @property
     def gap(self) -> float:
-        """Difference between the mean confidence and the share of right claims."""
+        """The difference between the mean confidence and the share of right claims."""
         return abs(self.score.right / self.score.all - self.mean) if self.score.all else 0.0
 
 

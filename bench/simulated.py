@@ -1,4 +1,4 @@
-"""Simulated runs, each of which is a sequence of signals with the times between them.
+"""Simulate runs. Each run is a sequence of signals with the times between them.
 
 The parameters of every run are random: its step time, the variation of its steps, and the durations of its
 evaluations, saves, and rollouts. A healthy step takes at most ten minutes, because a longer step ends in the
@@ -44,7 +44,7 @@ Steps = Callable[[], float]  # returns the duration of the next step in seconds
 
 @dataclass
 class Course:
-    """Parameters of a run that all parts of the run use."""
+    """The parameters of a run that all parts of the run use."""
 
     draw: random.Random
     hooked: bool = True

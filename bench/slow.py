@@ -8,8 +8,8 @@ independent Gaussian, independent log-normal, or Gaussian with an autocorrelatio
 
 * Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
-  certainty (``fewest``), even if the test knows the level of the noise and the time of the slow-down. No test
-  can average out lasting noise.
+  certainty (``fewest``). Even a test that knows the level of the noise and the time of the slow-down needs
+  this number. No test can average out lasting noise.
 * False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
   parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
   a difference is an error. Of all alarms of a run in 640 steps, only one counts. ``SlowHosts`` also ignores
@@ -52,7 +52,7 @@ MOST = 2000  # maximum number of steps until a slow-down is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
 CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
 _99 = 2.326  # 99% quantile of the normal distribution, in standard errors
-_APART = 640  # number of steps after an alarm in which other alarms of the same run do not count
+_APART = 640  # number of steps after an alarm when other alarms of the same run do not count
 
 Array = Any  # numpy array of runs × hosts
 
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 class Kept:
-    """Results of the simulations. If a path is given, this file stores the results as JSON lines."""
+    """The results of the simulations. If a path is given, the file at the path stores them as JSON lines."""
 
     def __init__(self, path: Path | None, given: list[int]) -> None:
         self._path, self._given = path, given
@@ -186,7 +186,7 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
 
 
 class Twin:
-    """Version of ``Comparison`` for many runs at once.
+    """A version of ``Comparison`` for many runs at once.
 
     In each step, it returns the runs that raise an alarm.
     """

@@ -8,13 +8,13 @@ Then the watch reads the healthy recordings of the test corpus line by line, pro
 times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
 A simulated run takes up to 40 minutes to start, and its first step compiles. Its steps are even, log-normal
-(sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After 20
-to 500 steps, the run can evaluate 5 to 60 batches, with up to three minutes of metrics, and can write a
-checkpoint for 2 to 600 seconds, each with a probability of 0.7. Other runs have rollouts, restarts,
-compilations of up to ten minutes, or only logs. Runs with a probe are watched twice: with their thresholds
-alone, as on hosts where stacks cannot be sampled, and with stack samples. A simulated sample shows the call
-of rank 0, and shows the other ranks in a collective. It shows moved bytes during a save or a load, and no
-other counters. A hang is a call of the program's own code in the current phase of the run.
+(sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After
+20 to 500 steps, the run evaluates 5 to 60 batches, with up to three minutes of metrics, with a probability
+of 0.7. With the same probability, it writes a checkpoint for 2 to 600 seconds. Other runs have rollouts,
+restarts, compilations of up to ten minutes, or only logs. Runs with a probe are watched twice: with their
+thresholds alone, as on hosts where stacks cannot be sampled, and with stack samples. A simulated sample
+shows the call of rank 0, and shows the other ranks in a collective. It shows moved bytes during a save or a
+load, and no other counters. A hang is a call of the program's own code in the current phase of the run.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folders = {each: Path(name) / str(number) for number, each in enumerate(given.stallwatch)}
-        for _ in range(2):  # the first call writes bytecode and catalogue, and the second call reads them
+        for _ in range(2):  # the first call writes the caches, and the second call reads them
             for each, folder in folders.items():
                 start(each, folder)
         took: dict[str, list[float]] = {each: [] for each in folders}

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from stallwatch_exporter.probe.api import Probe
 
 WORK_SECONDS = 0.005  # seconds of work before each step; it makes the caches as cold as 50 ms of work would
-STEP_SECONDS = 0.05  # duration of the training step with which the costs are compared
+STEP_SECONDS = 0.05  # duration of the training step that the costs are compared to
 COMPARED = 1500  # number of measurements of each kind of step
 SWEPT_BYTES = 4 << 20  # bytes that the work copies to evict all other data from the caches of a core
 FURTHER = 20  # number of additional batches in a step with several batches
@@ -54,7 +54,7 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """Work between two calls of the probe, as in training code. It consists of arithmetic and copies.
+    """The work between two calls of the probe, as in training code. It consists of arithmetic and copies.
 
     The work is not a sleep, because a sleep would hide added time.
     """

@@ -5,8 +5,8 @@
 
 The cases are the scoreboard's cases, every sample block of every rule page, and each folder with logs in
 the folders that ``--logs`` names. A row contains the complete JSON report in schema 1 (without times) and
-the verdict in schema 2. ``compare`` prints each difference. Its exit code is 1 if the verdict or the root
-cause of a case differs, or if the confidence, the rank, the line, or the fixes of the root cause differ.
+the verdict in schema 2. ``compare`` prints each difference. Its exit code is 1 if a case differs in its
+verdict or in its root cause, including the confidence, the rank, the line, and the fixes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
     """Return the row of one case: its name, and the JSON report without times."""
     name, content = case
     diagnosis = diagnosis_of(content, _catalogue())
-    # Remove the path of the checkout, because another checkout has the same logs at another path.
+    # Remove the path of the checkout, because a different checkout has the same logs at a different path.
     report = json.loads(to_json(diagnosis).replace(f"{ROOT}/".encode(), b""))
     report.pop("stats", None)
     return {"case": name, **report, "run": f"{diagnosis.verdict} {diagnosis.interrupted_by or ''}".rstrip()}

@@ -46,7 +46,7 @@ _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
 
 @dataclass
 class Verdict:
-    """Verdict on one run."""
+    """The verdict on one run."""
 
     kind: str
     hours: float
@@ -59,7 +59,7 @@ class Verdict:
 
 
 class SimulatedLooks:
-    """Replacement for `Evidence` that returns the stacks of a simulated run immediately.
+    """A replacement for `Evidence` that returns the stacks of a simulated run immediately.
 
     Rank 0 is in the call, and the other ranks wait for it. Only a save and a load move bytes.
     """
@@ -104,7 +104,7 @@ class SimulatedLooks:
 
 
 class Watched:
-    """Parts of the agent that detect stalls. They get the same inputs as in the agent."""
+    """The parts of the agent that detect stalls. They get the same inputs as in the agent."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
@@ -119,7 +119,7 @@ class Watched:
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
         """Simulate a wait that begins at `now`.
 
-        Return the time at which a stall is reported, or ``None`` if no stall is reported before `until`.
+        Return the time when a stall is reported, or ``None`` if no stall is reported before `until`.
         """
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None

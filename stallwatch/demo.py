@@ -300,7 +300,7 @@ class Children:
         """Interrupt all child processes, newest first; terminate and then kill the remaining processes."""
         for child in reversed(self._started):
             if child.poll() is None:
-                # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints the
+                # The signal has the effect of Ctrl-C, so `stallwatch run` ends its command and prints the
                 # ending.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)

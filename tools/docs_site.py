@@ -1,4 +1,4 @@
-"""Hook of mkdocs that builds pages of the documentation site from other files of the repository.
+"""A hook for mkdocs that builds pages of the documentation site from other files in the repository.
 
 The catalogue has a page for each rule and language, with the lines that the rule recognizes. README,
 CHANGELOG, and other files at the top of the repository are also pages of the site. Links to files without a
@@ -179,7 +179,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON in which docs/javascripts/rules.js finds the rules for a line. Causes come first."""
+    """Return the JSON that docs/javascripts/rules.js uses to find the rules for a line. Causes come first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))

@@ -54,8 +54,8 @@ class Word:
     pattern: re.Pattern[str]
     instead: str
     kinds: tuple[str, ...]
-    right: tuple[re.Pattern[str], ...]  #: contexts in which the word has its usual sense
-    skipped: tuple[str, ...]  #: files in which the word is not searched for
+    right: tuple[re.Pattern[str], ...]  #: contexts where the word has its usual sense
+    skipped: tuple[str, ...]  #: files where the word is not searched for
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
         """Yield the occurrences of the word in a text, except in contexts where the word is correct."""

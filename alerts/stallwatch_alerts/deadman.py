@@ -21,11 +21,11 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # seconds after its last check when an agent counts as hung or stopped
+_SILENT_SECONDS = 30.0  # an agent counts as hung or stopped this long after its last check
 
 
 class Deadman:
-    """A dead-man's switch: pings `url` every `seconds` while `blind` returns "".
+    """A dead-man's switch that pings `url` every `seconds` seconds while `blind` returns "".
 
     The pinging thread calls `blind`, which returns the reason why monitoring does not work, or "" if it
     works. The thread passes each new problem to `report` once, without the secret in the URL.
@@ -103,7 +103,7 @@ def ping_healthchecks(url: str, signal: Signal) -> None:
 
 
 class DeadmanSink:
-    """A dead-man's switch for an agent: pings while the agent calls ``alive`` about once a second."""
+    """A dead-man's switch that sends pings as long as an agent calls ``alive`` about once a second."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class DeadmanSink:
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
 
     def __call__(self, incident: Incident) -> None:
-        """If the incident means that the run failed, record this, so that `close` sends the signal "fail"."""
+        """Record whether the incident means that the run failed. If so, `close` sends the signal "fail"."""
         if incident.kind == "ended":
             self._failed = True
 

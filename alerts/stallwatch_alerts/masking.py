@@ -33,7 +33,7 @@ def mask_url(url: str) -> str:
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """Return an error text of a library with the URL and all its secret pieces masked.
+    """Return a library's error text with the URL and all its secret pieces masked.
 
     Short pieces can be ordinary words. Therefore, a short piece is masked only if it is in an address or in
     quotes, or if it cannot be a word. Apprise abbreviates pieces to their first and last characters

@@ -33,7 +33,7 @@ class Notice:
 
 
 class Channel(Protocol):
-    """A destination of notices; the package ``channels`` implements it."""
+    """A destination of notices, which the ``channels`` package implements."""
 
     name: str
 
@@ -129,7 +129,7 @@ def stage_key(incident: Incident, stage: str = "") -> str:
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Return the keys of all stages in which a message reports the beginning of the incident."""
+    """Return the keys of all stages whose messages report the beginning of the incident."""
     return stage_key(incident, "open"), stage_key(incident, "worse")
 
 
@@ -150,7 +150,7 @@ def planned_key(key: str) -> str:
 
 
 def key_of_planned(key: str) -> str:
-    """Return the key from which ``planned_key`` made `key`; "" if `key` is not a planned key."""
+    """Return the key that ``planned_key`` converted to `key`; "" if `key` is not a planned key."""
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 

@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of agents that died, when the next agent starts on the host."""
+"""Report and resolve the incidents of dead agents when the next agent starts on the host."""
 
 from __future__ import annotations
 

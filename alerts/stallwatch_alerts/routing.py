@@ -1,4 +1,4 @@
-"""Route incidents: choose the chats to notify, the time, and the chats for escalations.
+"""Route incidents: choose the chats to notify, the time of notification, and the chats for escalations.
 
 Routes are checked in order, up to the first matching route that does not set `go_on`. If no route matches,
 the chats of ``[alerts] urls`` are notified. A mistake in a route must not suppress notifications. Therefore,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """A time range of the day in the users' time zone; it can include midnight."""
+    """A time range of the day in the users' time zone. The range can include midnight."""
 
     begin: time
     end: time
@@ -29,7 +29,7 @@ class QuietHours(msgspec.Struct, frozen=True):
     but: str = "critical"  #: incidents of at least this severity are sent during quiet hours
 
     def until(self, now: float) -> float:
-        """Return the Unix time at which the current quiet hours end; 0 outside of quiet hours."""
+        """Return the Unix time when the current quiet hours end; 0 outside of quiet hours."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
@@ -72,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RoutedChat(msgspec.Struct, frozen=True):
-    """A chat to notify of an incident, and the earliest time at which to notify it."""
+    """A chat to notify of an incident, and the earliest time to notify it."""
 
     url: str
     not_before: float = 0.0

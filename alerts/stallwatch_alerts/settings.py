@@ -14,7 +14,7 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Settings of notifications: the chats, the language, the minimum severity, and links."""
+    """The settings of notifications: the chats, the language, the minimum severity, and the links."""
 
     urls: tuple[str, ...] = ()  #: Apprise URLs: secrets that must not appear in any log or message
     language: Language = "en"
@@ -28,7 +28,7 @@ class AlertSettings:
 
     @property
     def all_urls(self) -> tuple[str, ...]:
-        """URLs of all configured chats, without duplicates."""
+        """The URLs of all configured chats, without duplicates."""
         return all_urls(self.urls, self.routes)
 
     def __repr__(self) -> str:
@@ -37,11 +37,11 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """Settings of ``stallwatch relay``: its address, its clients, its chats, and its health checks."""
+    """The settings of ``stallwatch relay``: its address, its clients, its chats, and its health checks."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: the TCP port; 0 lets the system choose a port
-    token: str = field(default="", repr=False)  #: if set, Alertmanager must send it as a bearer token
+    token: str = field(default="", repr=False)  #: if set, the bearer token that Alertmanager must send
 
     #: The relay counts as blind after this many seconds without the alert StallwatchWatchdog.
     watchdog_seconds: float = 300.0

@@ -43,7 +43,7 @@ class ChatSink(DeliveryQueue):
         # For each open incident, the parts that its last message shows: see `_shape`.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
-        # Held warnings by incident ID, each with the time at which it was first held.
+        # Held warnings by incident ID, each with the time when it was first held.
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:

@@ -128,7 +128,7 @@ class IncidentStore:
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Return the readable incidents. Unreadable rows, such as rows of a newer version, are skipped."""
+    """Return the readable incidents. Skip unreadable rows, such as rows from a newer version."""
     found = []
     for payload in payloads:
         try:

@@ -74,7 +74,7 @@ class StoreSink:
 
     @property
     def failed(self) -> int:
-        """Number of changes that could not be written."""
+        """The number of changes that could not be written."""
         return self._worker.failed + self._worker.dropped
 
     def close(self, timeout: float) -> bool:

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """A marker after the last item of a queue."""
+    """A marker after the last item in a queue."""
 
 
 class Worker(Generic[Item]):

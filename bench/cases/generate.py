@@ -21,7 +21,7 @@ OTHER_STYLES = ("sb3", "keras", "columns", "epochs")  #: styles of programs that
 
 @dataclass(frozen=True)
 class Log:
-    """Generated log and its correct answer."""
+    """A generated log and its correct answer."""
 
     text: str
     cause: str  #: class of the cause; empty if nothing is wrong
@@ -137,7 +137,7 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collector of a log's lines, with the rank of each line. The method `text` adds the launcher's prefixes."""
+    """A collector of a log's lines with their ranks. The `text` method adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()

@@ -27,7 +27,7 @@ class Fault:
     lines: Callable[[Scene], Lines]
     source: str  #: package, version, and file that defines the format
     code: int = 1  #: exit code of the process; negative for a signal
-    others: str = "wait"  #: other ranks: wait (collectives time out), closed, alike, silent, or none
+    others: str = "wait"  #: what other ranks do: wait (until a timeout), closed, alike, silent, or none
     when: str = "mid"  #: time of the fault: start, mid, save, or eval
     gpus: bool = True  #: True if the fault occurs only in a trainer that runs on GPUs
     job: Callable[[Scene], Lines] | None = None  #: lines of the scheduler or the kernel about the fault

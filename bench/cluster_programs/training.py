@@ -34,7 +34,7 @@ RANK = int(os.environ["RANK"])
 
 
 class Faults:
-    """Faults that are injected into this rank."""
+    """The faults that are injected into this rank."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -62,7 +62,7 @@ def healed(number: int) -> bool:
 
 
 class Shards(IterableDataset):  # type: ignore[type-arg]
-    """Data set that a worker of the data loader reads batch by batch."""
+    """A data set that a worker of the data loader reads batch by batch."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         faults = Faults()

@@ -30,7 +30,7 @@ TRACE = (
 
 
 class Output:
-    """Stdout, or a log file that other processes can move or truncate."""
+    """Standard output, or a log file that other processes can move or truncate."""
 
     def __init__(self, log: str | None) -> None:
         self._log = Path(log) if log else None
@@ -50,7 +50,7 @@ class Output:
 
 
 class Training:
-    """Counter of steps that also measures the longest pause between two steps."""
+    """A counter of steps that also measures the longest pause between two steps."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

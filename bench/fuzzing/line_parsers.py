@@ -54,7 +54,7 @@ from stallwatch_rules.text.redact import redact
 
 
 class Broken(AssertionError):
-    """Error that a target raises if a parser returned an invalid value."""
+    """An error that a target raises if a parser returned an invalid value."""
 
 
 def text_of(data: bytes) -> str:
@@ -62,7 +62,7 @@ def text_of(data: bytes) -> str:
 
 
 def from_system(data: bytes) -> str:
-    """Decode bytes in the same way as Python decodes file names, variables, and arguments."""
+    """Decode bytes in the same way that Python decodes file names, variables, and arguments."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 LONGEST = 64 * 1024  #: maximum size of an input in bytes; most inputs are much shorter
 _USUAL = 4096
 
-#: Tokens that often break parsers, whatever their format.
+#: Tokens that often break parsers, regardless of the format.
 TOKENS: tuple[bytes, ...] = (
     *(b"\0", b"\n", b"\r", b"\r\n", b"\t", b"\x0b", b"\x1c", b"\x85", b"\b", b"\x7f", b" ", b"\xa0"),
     *(b"\x1b[31m", b"\x1b[0m", b"\x1b]0;title\x07", b"\x1b[", b"\x1b", b"\x9b31m", b"\x1b[999999999A"),
@@ -154,7 +154,7 @@ _NESTING = (10, 100, 500, 2000, 20_000)
 
 
 class Mutator:
-    """Generator of inputs for a target. It combines samples and tokens of the target with general tokens."""
+    """A generator of inputs for a target. It combines the target's samples and tokens with general tokens."""
 
     def __init__(
         self, samples: Sequence[bytes], tokens: Sequence[bytes] = (), *, json_lines: bool = False

@@ -115,7 +115,7 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
 
 @functools.lru_cache(4096)
 def texts(pattern: str, flags: int) -> tuple[Text, ...]:
-    """Return texts for which a backtracking engine can need a long time to match the pattern."""
+    """Return texts that can take a backtracking engine a long time to match against the pattern."""
     tree = parser.parse(pattern, flags & ~re.DEBUG)
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)

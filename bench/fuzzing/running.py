@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """Summary of a target's inputs."""
+    """A summary of the results for a target's inputs."""
 
     target: str
     inputs: int = 0
@@ -80,7 +80,7 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Comparison of an input's time with the median time per byte of the target.
+    """A comparison of an input's time with the median time per byte of the target.
 
     The time of an empty input is subtracted from all times, because it dominates the time of short inputs.
     Some parsers reject most inputs after the first bytes, which takes almost no time. Therefore, the median
@@ -139,7 +139,7 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
         wrong(target, sample)
     _limit_memory()
     gc.collect()
-    gc.freeze()  # otherwise, a slow garbage collection would count as the time of an input
+    gc.freeze()  # otherwise, a slow garbage collection would count toward an input's time
     judge = Judge(target, samples) if timed else None
     result = Result(name)
     peak, seen = _peak(), dict[str, int]()
@@ -182,7 +182,7 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
 def run(
     target: Target, seed: int, first: int, last: int, *, timed: bool = True, end: float = math.inf
 ) -> Result:
-    """Run inputs `first` to `last` of a target. If an input ends the worker process, start another process.
+    """Run inputs `first` to `last` of a target. If an input ends the worker process, start a new process.
 
     Stop the run at `end`, which is a time of the monotonic clock.
     """

@@ -1,4 +1,4 @@
-"""Table of all parsers of external data, with their functions and the exceptions that they can raise.
+"""A table of all parsers of external data, with their functions and the exceptions that they can raise.
 
 A target takes bytes and returns nothing. Any exception that its row does not name is a failure. The same
 applies to errors that the target itself detects (`Broken`). For example, lines must not depend on how the

@@ -59,7 +59,7 @@ def stuck_on_the_device() -> None:
 
 
 def synchronising_wait() -> None:
-    """Queue kernels that run for most of an hour, and let the host wait for them."""
+    """Queue kernels that run for most of an hour, and make the host wait for them."""
     loop = Loop()
     loop.train(70)
     for _ in range(600):
@@ -68,7 +68,7 @@ def synchronising_wait() -> None:
 
 
 def stream_hang() -> None:
-    """Let one stream wait for another stream, which has work for most of an hour."""
+    """Make one stream wait for a second stream, which has work for most of an hour."""
     loop = Loop()
     loop.train(70)
     other = torch.cuda.Stream()

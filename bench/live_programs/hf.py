@@ -15,7 +15,7 @@ PACE = Pace()
 
 
 class Numbers(Dataset[dict[str, torch.Tensor]]):
-    """Data set of sequences of consecutive numbers."""
+    """A data set of sequences of consecutive numbers."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -83,7 +83,7 @@ def checkpoints_with_rotation() -> None:
 
 
 class SlowSave(TrainerCallback):
-    """Callback that takes some time after each checkpoint, as an upload does."""
+    """A callback that takes some time after each checkpoint, as an upload does."""
 
     def on_save(self, *_: Any, **__: Any) -> None:
         time.sleep(about(50))
@@ -149,7 +149,7 @@ def metric_hangs_at_the_8th_evaluation() -> None:
 
 
 class Hangs(TrainerCallback):
-    """User callback that never returns."""
+    """A user's callback that never returns."""
 
     def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         if state.global_step == 80:
@@ -183,7 +183,7 @@ def labels_that_do_not_fit() -> None:
 
 
 class Diverges(TrainerCallback):
-    """Callback that sets the weights to NaN, starting at a given step."""
+    """A callback that sets the weights to NaN, starting at a given step."""
 
     def on_step_end(self, _: Any, state: Any, *__: Any, model: Any, **___: Any) -> None:
         if state.global_step == 80:

@@ -1,4 +1,4 @@
-"""Byte-level tokenizer, and a tiny language model with random weights. No download is needed."""
+"""A byte-level tokenizer, and a tiny language model with random weights. No download is needed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Vectors(Dataset[torch.Tensor]):
 
 
 class Module(lightning.LightningModule):
-    """Linear model with slow steps."""
+    """A linear model with slow steps."""
 
     training_seconds = 0.25
     validation_seconds = 0.25

@@ -17,7 +17,7 @@ WIDTH = 16
 
 
 class Net(nn.Module):
-    """Network of two layers whose forward pass takes a given time."""
+    """A network of two layers whose forward pass takes a given time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ def final_save_and_merge() -> None:
 
 
 class Drain(http.server.BaseHTTPRequestHandler):
-    """Server that reads the data of an upload slowly."""
+    """A server that reads the data of an upload slowly."""
 
     def do_PUT(self) -> None:
         left = int(self.headers["Content-Length"])

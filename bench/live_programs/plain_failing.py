@@ -54,7 +54,7 @@ def endless_loop() -> None:
 
 
 class FallsSilent(http.server.BaseHTTPRequestHandler):
-    """Server that answers three requests and then stops answering."""
+    """A server that responds to three requests and then stops responding."""
 
     answers = 0
 
@@ -104,7 +104,7 @@ def lock_of_a_dead_owner() -> None:
 
 
 class Locked(Dataset[torch.Tensor]):
-    """Data set whose worker waits for a lock, starting at a given sample."""
+    """A data set whose worker waits for a lock, starting at a given sample."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -161,7 +161,7 @@ def save_into_a_blocked_pipe() -> None:
 
 
 def chatty_logger_beside_a_hang() -> None:
-    """Let a thread print while the main thread hangs."""
+    """Run a thread that prints while the main thread hangs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def chat() -> None:

@@ -1,4 +1,4 @@
-"""Table of the programs of the live benchmark and their correct answers.
+"""A table of the live benchmark's programs and their correct answers.
 
 The hash of a program's name determines whether the program is *frozen*. Frozen programs are used only for
 measurements, and Stallwatch is never tuned to them. The other programs are also used for development.
@@ -25,7 +25,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Expected:
-    """Required content of the first message after the event, and the time limit of this message."""
+    """The required content of the first message after the event, and the time limit of this message."""
 
     place: str  #: regular expression for the function, the line, or the phase of the program
     cause: str  #: a key of `live_scoring.CAUSES`
@@ -56,7 +56,7 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """Return True if the program is in the third of all programs to which Stallwatch is never tuned."""
+        """Return True if the program is frozen. A third of all programs are frozen."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 

@@ -92,7 +92,7 @@ def grpo_zero_loss() -> None:
 
 
 class Growing:
-    """Reward function that takes longer with each call, as if the rollouts became longer."""
+    """A reward function that takes longer with each call, as if the rollouts became longer."""
 
     __name__ = "growing"
 

@@ -10,7 +10,7 @@ from common import CHANCE, HOUR, event, run
 
 
 class Player:
-    """Actor that produces rollouts of varying length, and hangs in the rollout `hangs_at`."""
+    """An actor that produces rollouts of varying length, and hangs in the rollout `hangs_at`."""
 
     def __init__(self, hangs_at: int) -> None:
         self._number, self._hangs_at = 0, hangs_at
@@ -32,7 +32,7 @@ class Player:
 
 
 class Learner:
-    """Actor that trains."""
+    """An actor that trains."""
 
     def learn(self, player: Any, steps: int) -> None:
         import ray

@@ -25,7 +25,7 @@ TOTAL = 5000
 
 
 class Engine:
-    """DeepSpeed engine for a small network, with a method for its training steps."""
+    """A DeepSpeed engine for a small network, with a method for its training steps."""
 
     def __init__(self, stage: int) -> None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # prevents a compilation

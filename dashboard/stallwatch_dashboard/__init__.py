@@ -1,1 +1,1 @@
-"""Pages of the dashboard: all runs, one live run, and the post-mortem of uploaded logs."""
+"""The dashboard, with pages for all runs, for one live run, and for the post-mortem of uploaded logs."""

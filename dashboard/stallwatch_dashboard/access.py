@@ -21,7 +21,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True)
 class Login:
-    """Settings of the login. Without a ``metadata_url``, the dashboard has no login."""
+    """The settings of the login. Without a ``metadata_url``, the dashboard has no login."""
 
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""

@@ -13,7 +13,7 @@ from stallwatch_dashboard.pages.signin import admit, draw_person
 
 
 def main(first: str = "runs") -> None:
-    """Draw the page that the URL names, or the page `first` if the URL names no page."""
+    """Draw the page that the URL names, or the `first` page if the URL names no page."""
     leave_last_page()
     shared()  # starts scraping, which continues when no page is open
 

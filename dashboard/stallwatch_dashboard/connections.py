@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _ACCEPTED = 64  # number of connections accepted at a time, before any of them can be closed
-_DESCRIPTORS = 4096  # limit of open files; each open page needs four, including its Streamlit event loop
+_DESCRIPTORS = 4096  # limit on open files; each open page needs four files
 
 
 class BoundedProtocol(H11Protocol):
@@ -49,7 +49,7 @@ class BoundedProtocol(H11Protocol):
             self._since = self.clock()
 
     def watch(self) -> None:
-        """Close the connection if the peer is overdue, otherwise check again later."""
+        """Close the connection if the peer is overdue. Otherwise, check again later."""
         if self not in self.connections:  # the connection is closed, or is now a WebSocket
             return
         unsent = self.transport.get_write_buffer_size()

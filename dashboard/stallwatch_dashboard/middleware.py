@@ -109,9 +109,9 @@ def _protected(send: Send) -> Send:
 class Redirects:
     """Redirects a guessed address to the right page, and forwards all other requests.
 
-    For an unknown page name, Streamlit shows its first page below a message in English. For a path of several
-    parts, Streamlit 1.67 shows an empty page, because it looks for the frontend's files relative to the path.
-    Such requests are redirected before they reach Streamlit.
+    For an unknown page name, Streamlit shows its first page below a message in English. For a path with
+    several parts, Streamlit 1.67 shows an empty page, because it looks for the frontend's files relative to
+    the path. Such requests are redirected before they reach Streamlit.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -57,7 +57,8 @@ def freeze_loaded_objects() -> None:
 
 def _load() -> None:
     for name in WANTED:
-        # Another version of a package might not have this module. The page that needs it reports the error.
+        # A different version of a package might not have this module. The page that needs the module
+        # reports the error.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     freeze_loaded_objects()

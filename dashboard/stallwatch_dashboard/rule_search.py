@@ -36,7 +36,7 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 
 
 def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
-    """Return the pages of the chosen families (all if none) that contain every word, best matches first.
+    """Return the pages of the chosen families (default: all) that contain every word, best matches first.
 
     If the query is a pasted message, the result also contains the rules that match the message, even if their
     pages do not contain its words.
@@ -51,7 +51,7 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return 1 if the ID, titles, and family contain all words, 2 if the whole page does, else `_NOWHERE`."""
+    """Return 1 if the ID, titles, and family contain all words, 2 if the page does; otherwise `_NOWHERE`."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1

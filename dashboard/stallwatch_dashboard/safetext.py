@@ -17,7 +17,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, for_spreadsheet, with
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM turns bare addresses into links after it resolves escapes. A word joiner inside the address prevents
-# that.
+# this conversion.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)

@@ -20,7 +20,7 @@ _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    host: str = "127.0.0.1"  #: address to which the server binds
+    host: str = "127.0.0.1"  #: address that the server binds to
     port: int = 8501  #: if 0, the system chooses a free port
     insecure: bool = False  #: True allows an address that other hosts can reach, without a login
     home: Path = field(default_factory=state_home)
@@ -33,7 +33,7 @@ class DashboardSettings:
     max_members: int = 10_000  #: limit for the number of files in one archive
     max_expanded_mb: int = 65_536  #: limit for the expanded size of one compressed file or archive
     max_ratio: int = 200  #: limit for the number of expanded bytes per compressed byte
-    incidents_url: str = ""  #: database in which agents store incidents; if empty, incidents.db in `home`
+    incidents_url: str = ""  #: database where agents store incidents; if empty, incidents.db in `home`
     prometheus_url: str = field(default="", repr=False)  #: stores the numbers; the URL can contain a password
     rules: tuple[str, ...] = ()  #: folders with the user's own rules
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: secret chat URLs, used by the test button
@@ -48,7 +48,7 @@ class DashboardSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Host names under which the pages are served, according to the configuration."""
+        """The host names under which the pages are served, according to the configuration."""
         return normalised((*self.server.allowed_hosts, self.host, *name_in(self.url)))
 
 

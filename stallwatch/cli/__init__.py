@@ -16,7 +16,7 @@ import click
 
 from stallwatch.cli.context import CONTEXT, App, Group, print_notice
 
-# Commands in the order in which a new user needs them, each with the module that defines it.
+# Commands in the order that a new user needs them, each with the module that defines it.
 _COMMANDS = {
     "run": "run",
     "tail": "run",
@@ -90,7 +90,8 @@ class StallwatchGroup(Group):
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # The disk of the output (usually standard output) is full. This is not an internal error.
+                # The disk that receives the output (usually standard output) is full. This is not an
+                # internal error.
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
@@ -140,7 +141,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 
 def main() -> None:
-    """Run the command line; entry point of the console script."""
+    """Run the command line. This function is the entry point of the console script."""
     # Modules loaded at startup are not garbage. Garbage collections that scan them would take a sixth of
     # the startup time.
     gc.set_threshold(_OBJECTS)

@@ -99,10 +99,10 @@ def test(
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    With --through prometheus, the message takes the same path as alerts, and the output names the first step
-    of the path that fails. Exit code: 1 if a URL did not accept the message, a step failed, a route names an
-    unknown rule or family, a file was ignored because other accounts can write it, or the configuration has
-    another mistake. The output masks URLs.
+    With --through prometheus, the message takes the same path as alerts, and the output names the first
+    step of the path that fails. Exit code: 1 if a URL did not accept the message, a step failed, a route
+    names an unknown rule or family, a file was ignored because other accounts can write it, or the
+    configuration has any other mistake. The output masks URLs.
     """
     config = app.config(hides_notifications, also=report_wrong_alerts)
     if through is not None:
@@ -139,7 +139,7 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
     from stallwatch_alerts.prometheus.pathtest import PathTest
     from stallwatch_exporter.serving.authentication import own_authorization
 
-    # Use the port of an agent, because Prometheus would not scrape another port.
+    # Use the port of an agent, because Prometheus does not scrape any other port.
     exporter = replace(exporter_settings(config), port_tries=0)
     token = config["relay.token"]
     allowed = f"Bearer {token}" if token else own_authorization(exporter.server)

@@ -100,7 +100,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
 
 
 def _other_file(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """Read the file that ``deepspeed_config_file`` names; its path can be relative to accelerate's file."""
+    """Read the file that ``deepspeed_config_file`` names. Its path can be relative to accelerate's file."""
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: Packages for which Stallwatch has checks; other packages are ignored.
+#: Packages that Stallwatch has checks for. Other packages are ignored.
 PACKAGES = (
     "accelerate",
     "deepspeed",

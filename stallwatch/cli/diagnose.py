@@ -349,7 +349,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command that reports another job: the newest job with a problem, or otherwise the newest job.
+    """Return a command that reports a different job: the newest job with a problem, or else the newest job.
 
     ``options`` are the options of this call that change the report.
     """

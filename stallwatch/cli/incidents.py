@@ -210,7 +210,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
     """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
-    from stallwatch_alerts.people import OperatorActions  # imported late, because of an optional library
+    from stallwatch_alerts.people import OperatorActions  # imported late, because its library is optional
 
     return store, OperatorActions(store.engine)
 

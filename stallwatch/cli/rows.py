@@ -179,7 +179,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             if output is None:
-                raise  # the entry point of all commands reports errors of standard output
+                raise  # the entry point of all commands reports failed writes to standard output
             reason = error.strerror or error
             print_notice(f"{output}: cannot be written: {reason}; choose another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None

@@ -145,7 +145,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
         code = print_again(folder, speed, max_gap=max_gap)
     except (NoRecording, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # an error of standard output, which the entry point reports
+            raise  # a failed write to standard output, which the entry point reports
         raise click.UsageError(
             f"{error}; give the path of a run's folder, such as a folder under runs/ in the state folder"
         ) from error

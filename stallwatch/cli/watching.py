@@ -44,7 +44,7 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-# Seconds for which a warning waits if its impact depends on the next steps. If a stall follows in this time,
+# Seconds that a warning waits if its impact depends on the next steps. If a stall follows in this time,
 # one message reports both.
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
@@ -131,11 +131,11 @@ class Destinations:
 
     @property
     def sinks(self) -> list[Sink]:
-        """Receivers of incidents. Chats come first, so that their messages do not wait for local output."""
+        """All receivers of incidents. Chats come first, so that messages do not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the receivers of incidents do their periodic work. Call this method if no agent does so."""
+        """Do the periodic work of the receivers of incidents. Call this method if no agent calls it."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
@@ -185,7 +185,7 @@ class Destinations:
         close_orphans(self._home, time.time(), hand_on)
 
     def close(self) -> None:
-        """Deliver the queued incidents within a time limit; never raise."""
+        """Deliver the queued incidents within a time limit. Never raise an exception."""
         guard = at_the_end(print_notice)
         self._preload.cancel()
         if self._orphans is not None:
@@ -220,7 +220,7 @@ class Destinations:
 def preload(language: str) -> None:
     """Import the modules and templates of the report early.
 
-    At the end of a run, the process might have no free file descriptor with which to import them.
+    At the end of a run, the process might have no free file descriptor to import them.
     """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed
@@ -287,7 +287,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Sink that shows each incident on the terminal when it opens and when it resolves.
+    """A sink that shows each incident on the terminal when it opens and when it resolves.
 
     A separate thread writes the notices, so a terminal that is paused with Ctrl-S does not block the agent.
     """

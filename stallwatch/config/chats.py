@@ -77,7 +77,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
     """Return the settings for the senders of messages. Report wrong names in routes to `notice`.
 
     If chats are configured only in routes and a name is wrong, messages that match no route are sent to all
-    these chats, because otherwise no chat would receive them.
+    these chats. Otherwise, no chat would receive these messages.
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
@@ -132,7 +132,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL; an error names the URL's location in the configuration, and a fix."""
+    """Return the channel for a URL. An error contains the URL's location in the configuration and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 
@@ -147,7 +147,7 @@ def connecting(config: Config, url: str) -> Channel:
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Return the error with which Apprise rejects the URL; ``None`` if Apprise accepts it."""
+    """Return the error for a URL that Apprise rejects; ``None`` if Apprise accepts the URL."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 

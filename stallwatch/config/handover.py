@@ -152,7 +152,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the outbox of this host's agents; it is a separate file if the incident database is remote."""
+    """Return the outbox of this host's agents, a separate file if the incident database is remote."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 

@@ -25,12 +25,12 @@ class Key:
 
     @property
     def full_name(self) -> str:
-        """Full name of the key, such as ``alerts.urls``."""
+        """The full name of the key, such as ``alerts.urls``."""
         return f"{self.section}.{self.name}"
 
     @property
     def variable(self) -> str:
-        """Environment variable of the key, such as ``STALLWATCH_ALERTS_URLS``."""
+        """The environment variable of the key, such as ``STALLWATCH_ALERTS_URLS``."""
         return f"STALLWATCH_{self.section}_{self.name}".upper()
 
 

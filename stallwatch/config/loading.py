@@ -386,7 +386,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report another problem if mistakes left no usable chat, because each mistake alone can seem minor."""
+    """Report an additional problem if mistakes left no usable chat; each mistake alone can seem minor."""
     wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return

@@ -52,7 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """Reader of one route's table. It continues after a mistake, to report all mistakes together."""
+    """A reader of one route's table. It continues after a mistake, to report all mistakes together."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []

@@ -190,8 +190,8 @@ def trusted_files() -> dict[str, str]:
 def trust(path: Path) -> Path:
     """Trust a file until it changes; return the path under which the list of trusted files stores it.
 
-    Raises `OSError` if the file cannot be read, and `Untrusted` if it is too large, or if other accounts can
-    write the list.
+    Raise `OSError` if the file cannot be read, and `Untrusted` if the file is too large or if other
+    accounts can write the list.
     """
     with _opened(path) as file:
         content = file.read(_MOST_BYTES + 1)

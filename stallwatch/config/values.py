@@ -145,7 +145,7 @@ def _reaction(text: str) -> str:
 
 
 def _web(text: str) -> str:
-    """Check a web address, which can be empty. Errors do not quote the address; it can contain a secret."""
+    """Check a web address, which can be empty. Errors do not quote it, because it can contain a secret."""
     if text and not re.match(r"https?://[^/?#\s]+\S*$", text, re.IGNORECASE):
         raise BadValue("must be an address that begins with http:// or https://")
     return text

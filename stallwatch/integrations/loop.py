@@ -1,4 +1,4 @@
-"""Let a training loop report to the probe: ``training_run``, ``watch``, and the base class of callbacks.
+"""Report from a training loop to the probe: ``training_run``, ``watch``, and the base class of callbacks.
 
 Under ``stallwatch run``, the rank's probe is used; otherwise, the rank itself serves /metrics. An error in
 this module is reported once, and the training continues.
@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """Reporter of a training loop's steps and phases. Its methods never raise errors and never wait."""
+    """A reporter of a training loop's steps and phases. Its methods never raise errors and never wait."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -166,7 +166,7 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Install the hooks with which ``stallwatch run`` observes the training; report a failure once."""
+    """Install the hooks that ``stallwatch run`` uses to observe the training. Report a failure once."""
     global _hooked
     with _training_goes_on("the trainer is not watched"):
         current = probe(name)

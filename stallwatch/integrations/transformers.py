@@ -13,7 +13,7 @@ from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """Callback that reports steps, phases, memory, and the numbers that transformers' Trainer logs.
+    """A callback that reports steps, phases, memory, and the numbers that transformers' Trainer logs.
 
     `name` is the name of the run if no agent watches it. Under ``stallwatch run``, the callback is
     unnecessary but harmless.

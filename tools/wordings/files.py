@@ -25,7 +25,7 @@ LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive (to
 
 
 class SourceError(Exception):
-    """Error for a package whose source is not available. The message contains the reason and a fix."""
+    """Raised for a package whose source is not available. The message contains the reason and a fix."""
 
 
 @dataclass(frozen=True)

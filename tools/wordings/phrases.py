@@ -32,7 +32,7 @@ def rare_phrases(words: Sequence[str]) -> list[Phrase]:
 
 
 class Phrases:
-    """Searcher for phrases, which ignores case. It uses hyperscan or, if hyperscan is missing, google-re2."""
+    """A case-insensitive searcher for phrases. It uses hyperscan, or google-re2 if hyperscan is missing."""
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self._phrases = list(phrases)

@@ -90,7 +90,7 @@ class _Wanted:
 
 
 class Search:
-    """Searcher of source files for the texts of the rules that name a package."""
+    """A search in source files for the texts of the rules that name a package."""
 
     def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
         self.results: dict[str, Verified] = {}
@@ -110,7 +110,7 @@ class Search:
         for piece in self._pieces.values():
             for phrase in piece.phrases if piece.is_specific else ():
                 self._owners.setdefault(phrase, []).append(piece)
-        self.phrases = Phrases(sorted(self._owners))  #: a string without one of these phrases matches nothing
+        self.phrases = Phrases(sorted(self._owners))  #: strings without any of these phrases match nothing
 
     def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
         result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])

@@ -68,7 +68,8 @@ class AppriseChannel:
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
         if isinstance(plugin, NotifyNtfy):
-            # Apprise would sleep for 5.5 s between requests; ``delivery.pacing`` limits the rate.
+            # By default, Apprise sleeps for 5.5 s between requests. ``delivery.pacing`` limits the rate
+            # instead.
             plugin.request_rate_per_sec = 0
         self._apprise = apprise.Apprise(asset=asset)
         self._apprise.add(plugin)

@@ -58,7 +58,7 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 class ChannelError(Exception):
     """A failed delivery.
 
-    The message contains no secret of the URL. Do not chain other exceptions to this exception, because a
+    The message contains no secret from the URL. Do not chain other exceptions to this exception, because a
     traceback would print them, and exceptions of HTTP libraries contain the URL. `chat` is a section of
     ``advice.json``. `code` is the chat's own error code, an HTTP error such as "http-404", or a failure below
     HTTP, such as "dns". `retry_after` is the wait in seconds that the chat requests.

@@ -65,7 +65,8 @@ class Line:
     """The connection options that an Apprise URL can contain."""
 
     verify: bool = True  #: false (``?verify=no``) to accept any certificate
-    timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``) and to respond (``?rto=``)
+    #: maximum seconds for connecting (``?cto=``) and for the response (``?rto=``)
+    timeout: tuple[float, float] = (4.0, 4.0)
     redirects: bool = False
 
 

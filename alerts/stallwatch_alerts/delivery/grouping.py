@@ -129,7 +129,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports the end of a problem. A run that ends with a crash does not count."""
+    """Return whether the notice reports the end of a problem. The end of a crashed run does not count."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

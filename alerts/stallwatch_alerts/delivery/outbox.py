@@ -50,7 +50,7 @@ class Batch:
     claim: str
     messages: tuple[Claimed, ...]
     attempts: int  #: number of failed attempts to send the first message
-    created_at: float  #: steady time at which the oldest message was stored
+    created_at: float  #: steady time when the oldest message was stored
     expired: int = 0  #: number of discarded messages not yet reported to the chat
     escalates: str = ""  #: the incident's ID if the message is an escalation, otherwise empty
 
@@ -91,7 +91,7 @@ class Delivery:
     reason: str
     channel: str = ""  #: the chat's fingerprint
 
-    #: the earliest time to send: the end of quiet hours, or of the wait before an escalation
+    #: earliest time to send: the end of quiet hours or of the wait before an escalation
     not_before: float = 0.0
     escalation: bool = False
 
@@ -144,9 +144,9 @@ class Outbox:
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """Claim and return the next due messages of the chat; ``None`` if no message is due.
 
-        A few messages are claimed one at a time. Many messages are claimed together and sent as one message.
-        Nothing is claimed during a pause that the chat requested, or if the chat has received as many
-        messages as its `limits` allow.
+        If only a few messages are due, they are claimed one at a time. Many messages are claimed together
+        and sent as one message. Nothing is claimed during a pause that the chat requested, or if the chat
+        has received as many messages as its `limits` allow.
         """
         with self._engine.connect() as connection:  # usually no message is due, and a read needs no lock
             if not self._anything(connection, channel):
@@ -463,7 +463,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time at which the chat accepted its last message; 0 if it accepted no message."""
+    """Return the time when the chat accepted its last message; 0 if it accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

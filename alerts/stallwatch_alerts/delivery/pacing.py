@@ -65,7 +65,7 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """Return the rate limits of the chat behind an Apprise URL; generic webhooks have no limits."""
+    """Return the rate limits of the chat behind an Apprise URL. Generic webhooks have no limits."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
@@ -109,9 +109,8 @@ class SteadyTimes:
     """Converts wall-clock times in the database to times on this process's steady clock.
 
     Stored times are mapped to the steady time at which this process stored or first read them, or to an
-    earlier steady time. The steady time is never in the future. Therefore, if the clock was set back after a
-    time was stored, or if the storing host's clock is ahead, a message is delayed by at most twice its
-    intended wait.
+    earlier steady time. The steady time is never in the future. Therefore, a message is delayed by at most
+    twice its intended wait, even if the clock was set back or the storing host's clock is ahead.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import OperatorActions, Silence
 
-#: A function that takes a chat and notification keys, and returns the keys for which the chat was notified.
+#: A function that takes a chat and notification keys, and returns the keys that the chat was notified of.
 Notified = Callable[[str, Iterable[str]], set[str]]
 #: A function that takes an incident's ID, and returns the chats that received the escalation.
 Escalated = Callable[[str], set[str]]
@@ -75,7 +75,7 @@ class Planner:
 
     @property
     def channels(self) -> list[str]:
-        """Fingerprints of all configured chats."""
+        """The fingerprints of all configured chats."""
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # maximum number of messages that are not yet stored in a database, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
-_MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # seconds in which another agent can record an escalation that it took over
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as no free descriptor or thread
+_MEMORY_DAYS = 1.0  # number of days that sent messages are kept in memory
+_TAKEN_OVER_SECONDS = 10.0  # seconds that another agent has to record an escalation that it took over
 
 
 class DeliveryQueue:
@@ -129,12 +129,12 @@ class DeliveryQueue:
 
     @property
     def sent(self) -> int:
-        """Number of messages delivered to all URLs in total."""
+        """The total number of messages delivered to all URLs."""
         return sum(sender.sent for sender in self._senders)
 
     @property
     def failed(self) -> int:
-        """Number of messages that could not be delivered and will not be tried again."""
+        """The number of messages that could not be delivered and are not tried again."""
         left = self._waiting(self._memory) if self._closed else 0
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
@@ -264,7 +264,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent it already
+            if not draft.escalation or draft.not_before - waited <= at:  # the other agent already sent it
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 

@@ -27,13 +27,13 @@ def retry_after(error: Exception) -> float | None:
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# Minimum age in seconds of a message for which other databases are queried. Another process cannot have
+# Minimum age of a message, in seconds, before other databases are queried. Another process cannot have
 # sent a younger message, and each query takes time.
 _LATE_SECONDS = 60.0
 # Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # seconds of failed access; other processes lock the database for a shorter time
+_STUCK_SECONDS = 10.0  # seconds of failed access; no process locks the database for that long
 _LOOK_SECONDS = 1.0  # seconds between two checks for messages of other processes and for due retries
 
 
@@ -259,5 +259,5 @@ class Sender:
             self._report_count(what)
 
     def _warn(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # a failing report must not prevent the message's next attempt
+        with contextlib.suppress(Exception):  # a failing report must not prevent another attempt
             self._report(text)

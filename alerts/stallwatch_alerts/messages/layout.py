@@ -1,8 +1,8 @@
 """Split a message's text into blocks for chats with markup: prose with labels, code, and links.
 
-Messages are composed, grouped, and stored as plain text. Blank lines separate the blocks. Literal lines of a
-log or a stack begin with four spaces. Each link is a line at the end with a label and an address. Only
-Stallwatch writes addresses, because ``neutral`` removes addresses from log text.
+Messages are composed, grouped, and stored as plain text. Blank lines separate the blocks. Literal lines
+from a log or a stack begin with four spaces. Each link is a line at the end with a label and an address.
+Only Stallwatch writes addresses, because ``neutral`` removes addresses from log text.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _PRE = (
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Lines of prose, each as a label and the rest of the line. A label ends in a colon, or is empty."""
+    """Lines of prose, each split into a label and the remaining text. A label ends in a colon or is empty."""
 
     lines: tuple[tuple[str, str], ...]
 
 
 class Code(msgspec.Struct, frozen=True):
-    """Literal lines of a log or a stack."""
+    """Literal lines from a log or a stack."""
 
     lines: tuple[str, ...]
 
 
 class Links(msgspec.Struct, frozen=True):
-    """Labels and addresses of links."""
+    """The labels and addresses of links."""
 
     links: tuple[tuple[str, str], ...]
 

@@ -1,1 +1,1 @@
-"""Alerting through Prometheus: alert rules generated from the catalogue, and a test of the entire path."""
+"""Support alerting through Prometheus: generate alert rules from the catalogue, and test the entire path."""

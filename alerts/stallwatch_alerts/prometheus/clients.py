@@ -55,7 +55,8 @@ class Server:
             request = urllib.request.Request(f"{self.url}{path}", data, {"User-Agent": "stallwatch"})
             if data is not None:
                 request.add_header("Content-Type", "application/json")
-            # If the server redirects the request, the other server must not receive the credentials.
+            # If the server redirects the request, the target of the redirect must not receive the
+            # credentials.
             if self._allowed:
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:

@@ -119,7 +119,7 @@ class PathTest:
         return counted
 
     def _sends(self) -> str:
-        # Prometheus needs some seconds after its start to discover Alertmanagers.
+        # Prometheus needs a few seconds after its start to discover Alertmanagers.
         known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
         if not known:
             raise Broken(

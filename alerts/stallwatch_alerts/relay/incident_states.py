@@ -40,12 +40,12 @@ class IncidentState:
 
     @property
     def run(self) -> str:
-        """Name of the run; "" if the alert belongs to no run."""
+        """The name of the run; "" if the alert belongs to no run."""
         return self.subject.run
 
     @property
     def severity(self) -> str:
-        """Severity: ``critical``, ``warning``, or ``info``, or ``none`` if the state is never sent."""
+        """The severity: ``critical``, ``warning``, or ``info``; ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property
@@ -61,7 +61,7 @@ class IncidentState:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Sort key that puts the worst state first."""
+        """The sort key that puts the worst state first."""
         return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 

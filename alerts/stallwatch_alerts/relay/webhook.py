@@ -1,7 +1,8 @@
-"""Parse the requests that Alertmanager posts to a webhook, version 4.
+"""Parse the requests that Alertmanager posts to a webhook (format version 4).
 
 Alertmanager defines the format in ``notify/webhook/webhook.go`` (``Message``) and ``template/template.go``
-(``Data``, ``Alert``). It is the same in versions 0.25 and 0.28. Keys that later versions add are ignored.
+(``Data``, ``Alert``). The format is the same in Alertmanager 0.25 and 0.28. Keys that later versions add
+are ignored.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """Name of the alert, such as ``StallwatchStalled``."""
+        """The name of the alert, such as ``StallwatchStalled``."""
         return self.labels.get("alertname", "")
 
     @property
     def started(self) -> float:
-        """Unix time at which the alert began to fire; 0 if unknown."""
+        """The Unix time when the alert began to fire; 0 if unknown."""
         return max(0.0, _moment(self.starts_at) or 0.0)
 
     @property

@@ -50,7 +50,7 @@ class Timing:
     reconnect: float = 0.5  #: interval between attempts to connect while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
     beat: float = 0.5  #: interval between heartbeats of the merging agent
-    step: float = 1.0  #: interval at which the merging agent checks for lost agents
+    step: float = 1.0  #: interval between the merging agent's checks for lost agents
     absent: float = 1.5  #: time without a heartbeat after which other agents try to take the lock
 
     #: Time without a heartbeat after which other agents end the connection that holds the lock.
@@ -72,7 +72,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Raised if this agent lost the lock, so that another agent can merge the reports."""
+    """Raised if this agent lost the lock. Another agent can then merge the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:

@@ -145,7 +145,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to the current schema. A database of a newer Stallwatch version is not changed.
+    """Bring the database to the current schema. Leave a newer version's database unchanged.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.

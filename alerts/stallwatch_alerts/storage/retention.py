@@ -26,13 +26,13 @@ _ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
-    """Delete the data of incidents that ended more than `keep_days` before `now` (Unix seconds).
+    """Delete the data of incidents that ended more than `keep_days` days before `now` (Unix seconds).
 
     Return the number of deleted rows. Open incidents with their records of notifications, and current
-    silences, are kept regardless of age. If a chat was notified of an incident's beginning but not of its
-    end, the record is kept four times as long, because the incident might be in another database. A message
-    that still waits after `keep_days` is for a chat that is no longer configured, because other messages are
-    discarded after a day.
+    silences, are kept regardless of age. If a chat was notified only of an incident's beginning, the record
+    is kept four times as long, because the incident might be in a different database. A message that still
+    waits after `keep_days` is for a chat that is no longer configured, because other messages are discarded
+    after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:

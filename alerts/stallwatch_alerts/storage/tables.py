@@ -87,7 +87,7 @@ MESSAGES = Table(
     Column("escalation", Integer, nullable=False, server_default="0"),
     # Set if the message joins several notices: see ``grouping``.
     Column("group", JSON),
-    # The notification keys that the message covers, to record its delivery in another database.
+    # The notification keys that the message covers, to record its delivery in a different database.
     Column("keys", JSON),
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),

@@ -495,7 +495,7 @@ def rank_is_late() -> None:
 
 
 def rank_leaves() -> None:
-    """Let rank 1 end with exit code 0, because it has fewer batches than the other ranks."""
+    """End rank 1 with exit code 0, because it has fewer batches than the other ranks."""
     model = ddp(20)
     train(model=model)
     if RANK == 1:

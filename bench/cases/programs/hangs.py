@@ -4,7 +4,7 @@
 
 ``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the hang. Only the duration of a
 step is simulated. The locks, pipes, sockets, child processes, and collectives are real. Each program writes
-the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
+the time of its hang to the file that ``STALLWATCH_BENCH_EVENT`` names.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def receive_activations() -> None:
 
 
 def recv_without_send() -> None:
-    """Let rank 0 of a pipeline wait for activations that rank 1 never sends."""
+    """Make rank 0 of a pipeline wait for activations that rank 1 never sends."""
     loop = Loop().train()
     if RANK == 0:
         receive_activations()
@@ -468,7 +468,7 @@ def rank_0_saves_to_a_dead_mount() -> None:
 
 
 def uneven_data() -> None:
-    """Let rank 1 run out of batches and wait in the last barrier while other ranks wait in an all-reduce."""
+    """Make rank 1 run out of batches and wait in the last barrier while other ranks wait in an all-reduce."""
     loop = Loop().train()
     if RANK == 1:
         event("uneven")

@@ -1,4 +1,4 @@
-"""Table of the real runs, with the program, the number of ranks, the seeds, and the correct answer."""
+"""The table of real runs, with the program, the number of ranks, the seeds, and the correct answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Run:
     scenario: str
     cause: str  #: a class of causes.json; empty if nothing is wrong
     sign: str = ""  #: words that name the cause; bars separate alternatives
-    ranks: int = 0  #: number of ranks; 0 means that python starts without a launcher
+    ranks: int = 0  #: number of ranks; 0 means that Python starts without a launcher
     seeds: int = 1
     kind: str = "real run"
     rank: int | None = None  #: the rank at fault

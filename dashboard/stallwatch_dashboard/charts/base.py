@@ -79,7 +79,7 @@ class Span:
 
     @property
     def seen(self) -> float:
-        """Time of the newest data of the run."""
+        """The time of the run's newest data."""
         return self.end if self.seen_at is None else self.seen_at
 
 
@@ -236,7 +236,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
     """Configure the vertical axis for the numbers of a run. Call this function after drawing the lines.
 
-    Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 with `from_zero`, and also if
+    Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 if `from_zero` is set or if
     all values are equal. Otherwise, Plotly would choose an axis from 1 below to 1 above the value, on which
     1e-05 looks like 0.
     """

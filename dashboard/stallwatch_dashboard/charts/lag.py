@@ -82,8 +82,8 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
     """Return the hosts that are silent.
 
-    A host is silent if its last report is more than a minute older than the newest report of any host, or if
-    an open incident lists the host as silent.
+    A host is silent if an open incident lists it as silent. It is also silent if its last report is more
+    than a minute older than the newest report of all hosts.
     """
     last = max(found.seen_at.values(), default=0.0)
     named = {

@@ -1,4 +1,4 @@
-"""Define the charts of the Run page, in the order in which they are shown."""
+"""Define the charts of the Run page, in display order."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _phases(chart: Drawing, scene: Scene) -> None:
         ]
         _bars(chart, spans, say(f"phase_{phase}"), colour)
     chart.layout |= {"height": _BAND_PIXELS, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
-    chart.layout["legend"] |= {"y": 1.4}  # above the names of the incidents, in this low chart
+    chart.layout["legend"] |= {"y": 1.4}  # above the incidents' names, because this chart is short
     chart.set("yaxis", visible=False, range=[-0.5, 0.5])
     stalls = [incident for incident in scene.incidents if incident.kind == "stall"]
     spans = [(began(stall), stall.resolved_at or max(span.seen, began(stall))) for stall in stalls]

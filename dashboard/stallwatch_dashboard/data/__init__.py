@@ -1,1 +1,1 @@
-"""Provide the pages with the numbers, incidents, and log lines of runs."""
+"""Provide the numbers, incidents, and log lines of runs to the pages."""

@@ -86,7 +86,7 @@ class NumberStore(Protocol):
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing, for display on the pages; `None` if none are missing."""
+        """The reason why numbers are missing, for display on the pages; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
         """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
@@ -95,7 +95,7 @@ class NumberStore(Protocol):
         """Return the newest value of each series of a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return, for each run, the numbers of its row in the table of runs."""
+        """Return the numbers to show in each run's row of the table of runs."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""
@@ -216,7 +216,7 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step between consecutive times at which the step count changed."""
+    """Return the mean seconds per step between consecutive times when the step count changed."""
     every, found = _lines(counts), []
     for key, summed in _lines(sums).items():
         if (counted := every.get(key)) is None:
@@ -224,7 +224,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
         times = np.union1d(summed[0], counted[0])
         seconds, steps = _held(summed, times), _held(counted, times)
         # The last point of a plateau repeats the plateau's value, so durations are computed only between
-        # points at which the step count changed.
+        # points where the step count changed.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0

@@ -48,7 +48,7 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first, except incidents that were merged into one of several hosts."""
+        """Return incidents, newest first, except incidents that were merged into a multi-host incident."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for incident in found for alias in incident.aliases}
         return [incident for incident in found if incident.id not in merged]

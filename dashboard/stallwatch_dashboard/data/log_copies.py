@@ -35,7 +35,7 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, size, and modification time in nanoseconds. The numbers are 0 if the file does not exist."""
+        """The path, size, and modification time in nanoseconds. The numbers are 0 if the file is missing."""
         try:
             stat = self.path.stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Determine the state of each run as one row, for the Runs page and for the header of the Run page."""
+"""Summarize the state of each run in one row for the Runs page and for the header of the Run page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the same limit without measured steps, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # the limit without measured steps, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -61,7 +61,7 @@ class Numbers:
     ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
     overdue: bool = False  #: True if the time since the last progress exceeds the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
-    alarm_at: float | None = None  #: time at which the lack of progress becomes a stall
+    alarm_at: float | None = None  #: time when the lack of progress becomes a stall
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the run's end, at the pace of the last steps; None if unknown."""
+        """The estimated seconds until the run's end, at the pace of the last steps; None if unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -104,7 +104,7 @@ class RunRow(Numbers):
 
     @property
     def pace(self) -> float | None:
-        """Step time divided by the step time at the start of the run. At 2, steps take twice as long."""
+        """The step time divided by the step time at the start of the run. At 2, steps take twice as long."""
         if not self.step_seconds or not self.baseline_seconds:
             return None
         return self.step_seconds / self.baseline_seconds
@@ -178,7 +178,7 @@ class Agent:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Key that sorts agents by node. Agents without a node are last."""
+        """The key that sorts agents by node. Agents without a node are last."""
         return self.info.node is None, self.info.node or 0
 
     @property

@@ -79,7 +79,7 @@ def trends(
 
 PRESENT = "stallwatch_log_lines_total"  #: every agent reports this metric from the start
 DAY = 86400.0
-HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
+HISTORY_SECONDS = 60.0  #: seconds to cache past values
 
 
 class Departed:
@@ -93,7 +93,7 @@ class Departed:
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
         self._seen: dict[str, float] = {}  # time of each run's last sign of life
-        # The exact time of the last sign of life, by run and by its last time in a coarse query.
+        # The exact time of the last sign of life, by run and by the run's last time in a coarse query.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
@@ -159,10 +159,10 @@ class Departed:
 
 _GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
-_MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
-_SAME_SECONDS = 0.5  #: queries of a page within this many seconds share a result
+_MEMORY_SECONDS = 10.0  #: seconds to cache the memory of all ranks, which is the largest result
+_SAME_SECONDS = 0.5  #: a page's queries within this many seconds share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in a chart with few lines, and with a line per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts with few lines and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
 #: Metrics that a Run page draws without a line per rank. A single query reads all of them.
 _TOGETHER = (

@@ -25,7 +25,7 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return a query for the newest value of each metric in `names`, by run: the highest of all ranks."""
+    """Return a query for each run's newest value, the maximum of all ranks, of each metric in `names`."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
@@ -80,7 +80,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing: the newest error among the queries whose last attempt failed."""
+        """The reason why numbers are missing: the newest error of a query whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -148,7 +148,7 @@ Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
 _LATE_SECONDS = 60.0  #: a number can reach the server this many seconds late, so this span is queried again
-_SAME_SECONDS = 0.5  #: seconds for which a result is reused, because a page repeats a query for many lines
+_SAME_SECONDS = 0.5  #: seconds to reuse a result, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
 

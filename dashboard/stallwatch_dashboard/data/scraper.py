@@ -24,7 +24,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
-_END_SECONDS = 3.0  #: seconds for which an agent serves its numbers after the end of its run
+_END_SECONDS = 3.0  #: seconds that an agent serves its numbers after the end of its run
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -81,7 +81,7 @@ class Scraper:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scraping; the store can be closed afterward."""
+        """Stop scraping. Afterward, the store can be closed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * MOST_SECONDS)

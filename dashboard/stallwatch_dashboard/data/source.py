@@ -132,7 +132,7 @@ class Source:
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run; runs that need attention come first."""
+        """Return one row per run. Runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents: dict[str, list[Incident]] = {}
@@ -308,14 +308,14 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """ID of the rule of the primary cause; empty if there is no diagnosis."""
+        """The rule ID of the primary cause; empty if there is no diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
 
     @property
     def exception(self) -> str:
-        """Short form of the exception that ended the run, if no rule matches it."""
+        """The short form of the exception that ended the run, if no rule matches it."""
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 

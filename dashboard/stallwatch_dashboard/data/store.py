@@ -62,7 +62,7 @@ class MetricStore:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open or create the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
+        """Open or create the file at `path`; ``None`` uses memory only. Raise ``duckdb.Error`` on failure."""
         self.path = path
         self.problem: Text | None = None  #: reason why this store cannot save numbers, shown on the pages
         self._lock = threading.Lock()

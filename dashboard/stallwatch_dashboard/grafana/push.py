@@ -1,4 +1,4 @@
-"""Push boards, their data source, and incidents to a Grafana server. A push can be repeated safely.
+"""Push boards, their data source, and incidents to a Grafana server. You can safely repeat a push.
 
 The module uses these paths of Grafana's HTTP API through grafana-client: ``/folders``, ``/datasources``,
 ``/dashboards/db``, and ``/annotations``.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "told_language", "drawn_page"
 _COOKIE = "stallwatch_language"
 _COOKIE_SECONDS = 365 * 86400
-CLICKED = ("open_incident",)  #: session keys in which a click in a fragment stores the page to open
+CLICKED = ("open_incident",)  #: session keys that store the page to open after a click in a fragment
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {
@@ -140,7 +140,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` for an unknown key, such as a key of a later version."""
+    """Return the text of a key, or `otherwise` for an unknown key, such as a key from a later version."""
     try:
         return say(key)
     except KeyError:
@@ -173,7 +173,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """Draw the head of a page: a title, the language switch, and problems of sources.
+    """Draw the head of a page: a title, the language switch, and problems with sources.
 
     If `choose` is given, it draws a selection instead of the title, and the user's selection is returned.
     """

@@ -212,7 +212,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of the selected job, or the default report. Unless cached, read the files."""
+    """Return the report of the selected job, or the default report. Read the files if no report is cached."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -321,8 +321,8 @@ else:
     ):
         _draw_problems([_excess])
         st.stop()
-    # A rerun for another reason, such as a click on a table, must not read the files again. They are read
-    # again only if the files or the language change.
+    # A rerun for a different reason, such as a click on a table, must not read the files again. They are
+    # read again only if the files or the language change.
     _requested = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
     if st.session_state.get("asked") != _requested:
         st.session_state["asked"] = _requested

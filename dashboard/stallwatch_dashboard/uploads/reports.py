@@ -64,7 +64,7 @@ class Reports:
         return sorted(found, key=lambda kept: kept.id, reverse=True)
 
     def delete(self, wanted: str) -> None:
-        """Delete a report; a missing report is not an error."""
+        """Delete a report. A missing report is not an error."""
         if _ID.fullmatch(wanted):
             self._path(wanted).unlink(missing_ok=True)
 

@@ -34,8 +34,9 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 def chat_of(plugin: Any, url: str) -> Chat | None:
     """Return the chat for the Apprise plugin of a URL; `None` if Apprise must send the message.
 
-    Apprise sends to every other service, and to URLs with features that only Apprise supports: a custom
-    template, Slack workflows, Slack users by email address, or the search for the owner of a Telegram bot.
+    Apprise sends messages to every other service, and to URLs with features that only Apprise supports: a
+    custom template, Slack workflows, Slack users by email address, or the search for the owner of a
+    Telegram bot.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):
         return Feishu(plugin, secret=parse_qs(urlsplit(url).query).get("secret", [""])[0])

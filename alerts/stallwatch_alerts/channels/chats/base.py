@@ -23,7 +23,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """Interface to a chat: writes the requests for a notice, and interprets the chat's responses.
+    """An interface to a chat that writes the requests for a notice and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
@@ -107,7 +107,7 @@ class Markdown:
 
 
 def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """Return the text of all blocks, separated by blank lines; no blank line precedes a code block."""
+    """Return the text of all blocks, with a blank line before each block that is not a code block."""
     found = ""
     for block in blocks:
         between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
@@ -123,7 +123,7 @@ def fit(
 
 
 def json_bytes(body: Mapping[str, Any]) -> int:
-    """Return the size of a request's body in bytes, encoded as JSON."""
+    """Return the size in bytes of a request's JSON-encoded body."""
     return len(json.dumps(body, ensure_ascii=False).encode())
 
 

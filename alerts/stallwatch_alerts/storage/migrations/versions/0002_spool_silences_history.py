@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add columns and tables; existing data does not change."""
+    """Add columns and tables without changing existing data."""
     for column in (
         sa.Column("not_before", sa.Float, nullable=False, server_default="0"),
         sa.Column("tried_at", sa.Float, nullable=False, server_default="0"),

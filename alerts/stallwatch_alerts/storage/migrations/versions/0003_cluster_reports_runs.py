@@ -10,7 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Add tables; existing data does not change."""
+    """Add tables without changing existing data."""
     op.create_table(
         "cluster_reports",
         sa.Column("agent", sa.String(200), primary_key=True),
