@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of problems in a run; sinks receive the incident when it opens, changes, and resolves.
+    """One episode of problems in a run. Sinks receive the incident when it opens, changes, and resolves.
 
     In the agent and its journal, an incident is a single problem of one kind and rule. The module
     ``watching.episodes`` combines these problems.
@@ -64,7 +64,7 @@ class Incident(msgspec.Struct, kw_only=True):
     stalled_since: float | None = None  #: last time of progress before the stall; see `quiet_since`
     stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
-    learning: bool = False  #: True if the default threshold is used, because the run's durations are unknown
+    learning: bool = False  #: True if the default threshold is used because the run's durations are unknown
     at_floor: bool = False  #: True if the threshold is the minimum that the settings allow
     harm: str = "fatal"
     count: int = 1
@@ -85,7 +85,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at the opening; `kind` and `rule` change if a finding becomes the run's end."""
+        """Kind and rule at the opening. `kind` and `rule` change if a finding becomes the run's end."""
         parts = self.id.rsplit("/", 3)
         if len(parts) == 4 and parts[1] in get_args(Kind):
             return parts[1], parts[2]
@@ -105,7 +105,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """Outcome of the incident; ``None`` if it is open, or if its agent ended without closing it."""
+        """Outcome of the incident, or ``None`` if it is open or its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -167,7 +167,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def unwatched(self) -> bool:
-        """Return whether the incident was closed without evidence, because no agent watches its run."""
+        """Return whether the incident was closed without evidence because no agent watches its run."""
         return self.status == "resolved" and self.resolution == "unknown"
 
     @property

@@ -22,7 +22,7 @@ def check_address_space() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Limit all threads to two shared heaps, because glibc would reserve up to 128 MB for each thread.
+    """Limit all threads to two shared heaps because glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
     CPython 3.11 hangs in that case, because its exception handling needs memory again, retries endlessly,

@@ -189,7 +189,7 @@ def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
 
 
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
-    """Return the loop variable of a loop over a module's parameters; an empty string for other loops."""
+    """Return the loop variable of a loop over a module's parameters, or an empty string for other loops."""
     if _owner_of_parameters(over) is None:
         return ""
     if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":

@@ -53,7 +53,7 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Return whether all ranks must make this call, because the call waits for all ranks."""
+        """Return whether all ranks must make this call because the call waits for all ranks."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE

@@ -53,7 +53,7 @@ class Call:
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return the argument that is passed by this name or at this position; `None` if it is missing."""
+        """Return the argument that is passed by this name or at this position, or `None` if it is missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -62,7 +62,7 @@ class Call:
         return None
 
     def constant(self, name: str) -> Any:
-        """Return the constant that the call passes as this argument; ``None`` if it is not a constant."""
+        """Return the constant that the call passes as this argument, or ``None`` if it is not a constant."""
         value = self.argument(name)
         return value.value if isinstance(value, ast.Constant) else None
 
@@ -222,7 +222,7 @@ class Script:
 
 
 def parse_script(text: str, file: str) -> Script | Diagnostic:
-    """Parse a script; return a diagnostic if Python cannot parse or compile it. The script is never run.
+    """Parse a script. Return a diagnostic if Python cannot parse or compile it. The script is never run.
 
     Compilation finds errors that parsing does not find, such as ``return`` outside a function.
 
@@ -264,7 +264,7 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the elements of a target such as ``a, b``; for other targets, a list with only the target."""
+    """Return the elements of a target such as ``a, b``, or a list with only the target for other targets."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 

@@ -86,7 +86,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the number or boolean that the node represents; ``None`` for any other node."""
+    """Return the number or boolean that the node represents, or ``None`` for any other node."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -157,7 +157,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return a constant argument of a call, or the argument's known default; ``None`` if both are unknown."""
+    """Return a constant argument of a call or its known default, or ``None`` if both are unknown."""
     if call.argument(name) is not None:
         return call.constant(name)
     of_transformers = call.last in _OWN and not call.open and not call.node.args[1:]
@@ -246,7 +246,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return the numbers of processes, samples per device, and accumulation steps; ``None`` if unknown."""
+    """Return the numbers of processes, samples per device, and accumulation steps, or ``None`` if unknown."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

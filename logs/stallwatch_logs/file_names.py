@@ -96,7 +96,8 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
             family[int(found["number"])] = name
     ranks: dict[str, int] = {}
     for family in families.values():
-        # The file with the highest number is checked first, because a high number is rarely a rank by chance.
+        # The file with the highest number is checked first because a high number is rarely a rank by
+        # chance.
         if 2 <= len(family) <= MOST_FILES and all(
             _names_only(number, paths[family[number]]) for number in sorted(family, reverse=True)
         ):

@@ -36,7 +36,7 @@ _MACHINE = lazy(
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# These words can be anywhere in a name, because the names of logs from Ray's workers, NCCL, and CANN have
+# These words can be anywhere in a name because the names of logs from Ray's workers, NCCL, and CANN have
 # further words in front of the process ID.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")

@@ -53,7 +53,7 @@ class Parallel:
 
     workers: int = 1  #: number of processes, including the current process
     executor: Executor | None = None
-    #: minimum number of bytes on disk for which processes are started; ``None`` for the default
+    #: minimum number of bytes on disk for which processes are started, or ``None`` for the default
     worth: int | None = None
     may_fork: bool = False
 
@@ -118,7 +118,7 @@ def read_all(
         # result.
         engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # The current process also reads files, because the other processes need time to start. Between two
+    # The current process also reads files because the other processes need time to start. Between two
     # portions, it submits the next job, so that no job waits for a busy process while another process is
     # idle.
     with _processes(count, pages, board, engines if parallel.forks else None) as pool:

@@ -37,7 +37,7 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no more calls. Ray itself remains connected, because other code can use the connection."""
+        """Accept no more calls. Ray itself remains connected because other code can use the connection."""
         self._closed = True
 
 

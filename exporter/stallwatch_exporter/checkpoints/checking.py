@@ -56,7 +56,7 @@ def listed(
 ) -> FolderContent:
     """List the files in a folder and in the folders below it. If the path is a file, list only that file.
 
-    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
+    Links to folders are not followed. The listing stops after `most` names because a large folder such as
     /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
 
     Raises:

@@ -101,7 +101,7 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # Allow for delays, because the agent's thread can be several seconds late on a busy host.
+        # Allow for delays because the agent's thread can be several seconds late on a busy host.
         patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
@@ -216,11 +216,11 @@ class Coordinator:
             self._count_hosts(now)
 
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
-        """Clear the run's state, because the run's agents now report to another coordinator.
+        """Clear the run's state because the run's agents now report to another coordinator.
 
         `ledger` contains incidents of the other coordinator. If an incident is closed there, the sinks of
         this coordinator close it too. `escalates` contains the IDs of the incidents that the other
-        coordinator escalates; the sinks of this coordinator stop escalating these incidents.
+        coordinator escalates. The sinks of this coordinator stop escalating these incidents.
         """
         with self._lock:
             adopted = {
@@ -268,7 +268,7 @@ class Coordinator:
                 self._shown[incident.id] = incident
 
     def _present(self) -> float:
-        """Return the current time; clear the state if this process was suspended for a while.
+        """Return the current time, and clear the state if this process was suspended for a while.
 
         During the suspension, another agent has merged the reports of the run.
         """

@@ -52,7 +52,7 @@ _SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """State of an agent's host at one moment; times are from the agent's monotonic clock."""
+    """State of an agent's host at one moment. Times are from the agent's monotonic clock."""
 
     ranks: str = ""
     world: int = 0
@@ -205,7 +205,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Set the current state of the agent; urgent changes are posted immediately."""
+        """Set the current state of the agent. Urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
@@ -219,7 +219,7 @@ class Member:
 
     @property
     def ruling(self) -> Ruling | None:
-        """Ruling of all hosts on the current quiet period; ``None`` if the ruling is unknown."""
+        """Ruling of all hosts on the current quiet period, or ``None`` if the ruling is unknown."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 

@@ -82,7 +82,7 @@ class RunEpisodes(Episodes):
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Record an incident that was already reported to users; return whether its state is new.
+        """Record an incident that was already reported to users, and return whether its state is new.
 
         If the incident is closed, it was closed `ago` seconds ago.
 
@@ -219,7 +219,7 @@ class RunEpisodes(Episodes):
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        # Ignore differences between stacks, because hosts take snapshots repeatedly.
+        # Ignore differences between stacks because hosts take snapshots repeatedly.
         drifting = {*DRIFTING, "updated_at", "stacks"}
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
@@ -390,8 +390,8 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the incidents that stay in the ledger, by ID.
 
-    Open and recently closed incidents stay. The last incident of each kind and rule also stays, because the
-    next coordinator continues the numbering from it. `held` contains aliases of open incidents; incidents
+    Open and recently closed incidents stay. The last incident of each kind and rule also stays because the
+    next coordinator continues the numbering from it. `held` contains aliases of open incidents. Incidents
     with these aliases also stay.
     """
     known, held = list(known), frozenset(held)

@@ -283,7 +283,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a client whose certificate does not belong to the run; ignore all other errors."""
+        """Report a client whose certificate does not belong to the run, and ignore all other errors."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -364,7 +364,7 @@ class _Handler(BoundedHandler):
             lines.append(f"{REPLY_HEADER}: {response.signature}")
         if self.close_connection:
             lines.append("Connection: close")
-        # Write in one call, because a second small write would wait for an acknowledgment (RFC 896).
+        # Write in one call because a second small write would wait for an acknowledgment (RFC 896).
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 

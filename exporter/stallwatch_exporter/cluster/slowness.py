@@ -107,7 +107,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
+        """Process the steps in a report. `ledger` contains the incidents that were reported to users."""
         if report.attempt > self._attempt:  # a new attempt has new ranks, which might run on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()

@@ -1,4 +1,4 @@
-"""Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
+"""Messages between the agents of a run and its coordinator, as JSON. Unknown keys are ignored.
 
 Times are sent as ages in seconds, measured by the sender's monotonic clock, because the hosts' wall clocks
 differ. Every report contains everything that its host knows about open incidents, so any agent can replace

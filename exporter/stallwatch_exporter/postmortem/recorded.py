@@ -148,7 +148,7 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of the agents on several hosts; the host that failed first determines the ending."""
+    """Merge the records of the agents on several hosts. The host that failed first determines the ending."""
 
     def when(recorded: Recorded) -> float:
         if recorded.info is None:

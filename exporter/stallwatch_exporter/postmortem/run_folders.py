@@ -89,7 +89,7 @@ def _agent_of(info: AgentInfo) -> tuple[object, ...]:
 
 
 def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that contains all files; an empty list if there are several runs."""
+    """Return the folders of the run that contains all files, or an empty list if there are several runs."""
     known = {*run_folders}
     inside = [known & {*_around(file)} for file in files if file.path or file.folder]
     if not all(inside):

@@ -3,7 +3,7 @@
 The probe stores each step and count in the ring's draft immediately. It writes at most one record per
 ``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It
 never raises errors, never waits, and never reads a number before a device has computed it (see ``draft``).
-The first report creates the ring, because most Python processes are not ranks and need no ring.
+The first report creates the ring because most Python processes are not ranks and need no ring.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Probe:
 
     @property
     def doing(self) -> str:
-        """Current phase; ``init`` until another phase is set."""
+        """Current phase, which is ``init`` until another phase is set."""
         phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
@@ -282,7 +282,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft; if that fails, keep the other values of the step."""
+        """Store a value of a step in the draft. If that fails, keep the other values of the step."""
         try:
             self._draft.take(name, value)
         except Exception:
@@ -349,7 +349,7 @@ _current: Probe | None = None
 
 
 def current() -> Probe:
-    """Return this process's probe; a probe without a folder does nothing."""
+    """Return this process's probe. A probe without a folder does nothing."""
     global _current
     if _current is None:
         folder = os.environ.get(FOLDER_VARIABLE)

@@ -26,7 +26,7 @@ OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a de
 
 
 class Draft:
-    """Fields of a record that is not written yet; a single copy transfers all of them to the ring."""
+    """Fields of a record that is not written yet. A single copy transfers all of them to the ring."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -74,7 +74,7 @@ class Draft:
 
 
 class Reading:
-    """Reader of one field whose values are tensors on a device; only one copy is in progress at a time."""
+    """Reader of one field whose values are tensors on a device. Only one copy is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -83,7 +83,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a value's number, or ``None`` if reading would wait; `ready` returns the number later."""
+        """Return a value's number, or ``None`` if reading would wait. `ready` returns the number later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
@@ -128,6 +128,6 @@ def is_spread(value: Any) -> bool:
 
 
 def _capturing(backend: Any) -> bool:
-    """Return whether the current stream records a graph; a copy would become part of that graph."""
+    """Return whether the current stream records a graph. A copy would become part of that graph."""
     is_capturing = getattr(backend, "is_current_stream_capturing", None)
     return bool(is_capturing()) if is_capturing is not None else False

@@ -1,9 +1,9 @@
 """Install hooks for libraries after the training program itself has imported them.
 
-This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a finder,
-which Python asks for each module that is not imported yet. The finder finds no modules, but checks which
-libraries are completely imported. The check happens soon enough, because each library imports further modules
-after the module named in `HOOKS`.
+This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a
+finder, which Python asks for each module that is not imported yet. The finder finds no modules, but checks
+which libraries are completely imported. The check happens soon enough because each library imports further
+modules after the module named in `HOOKS`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Watcher:
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
-        """Find nothing; install the hooks of libraries that have been imported."""
+        """Find nothing, but install the hooks of libraries that have been imported."""
         if self._waiting and not self._inside:
             self._inside = True
             try:

@@ -21,7 +21,7 @@ _MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell might 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     """Register the signal if this process is the command or its child, and not a rank from a launcher.
 
-    `folder` is the folder of the rings. The function imports few modules before its checks, because every
+    `folder` is the folder of the rings. The function imports few modules before its checks because every
     Python process runs the checks.
     """
     words = getattr(sys, "orig_argv", ())  # the command line; not available before Python 3.10

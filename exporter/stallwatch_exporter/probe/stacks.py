@@ -2,13 +2,13 @@
 
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
 agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
-the collectives comes last. Several agents can query at the same time, because their numbers come from the
+the collectives comes last. Several agents can query at the same time because their numbers come from the
 monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
 handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
 separate file.
 
-A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
+A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both
 because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
 checks that the handler still exists.
 """
@@ -44,7 +44,7 @@ _LEAST_DESCRIPTOR = 64  # a program can inherit lower numbers, such as descripto
 
 
 class Answerer:
-    """Object that answers the agent's queries in this process; `base` is the path of the ring."""
+    """Object that answers the agent's queries in this process. `base` is the path of the ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
@@ -60,7 +60,8 @@ class Answerer:
 
     def listen(self) -> None:
         """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
-        # Import these modules now, because during a stall, an import could wait for a disk or an import lock.
+        # Import these modules now because during a stall, an import could wait for a disk or an import
+        # lock.
         import json  # noqa: F401
         import select
 
@@ -82,14 +83,14 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:
-        """Rename the files to match another `base`; the signal stays registered."""
+        """Rename the files to match another `base`. The signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
                 os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
-        """Remove the files when the process ends; a forked child does not remove its parent's files."""
+        """Remove the files when the process ends. A forked child does not remove its parent's files."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))

@@ -91,7 +91,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
+        """Record the ends of these descriptors' processes. Return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False
@@ -119,7 +119,7 @@ def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
 
 
 def exit_code(pid: int, fd: int) -> int | None:
-    """Return the exit code of an ended process, ``-n`` for signal n; ``None`` if it is unknown."""
+    """Return the exit code of an ended process, ``-n`` for signal n, or ``None`` if it is unknown."""
     status = _of_zombie(pid)
     if status is None:
         status = _of_descriptor(fd)

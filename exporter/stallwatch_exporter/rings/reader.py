@@ -41,7 +41,7 @@ _MOST_TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Values of a rank at one moment; fields without a value are absent."""
+    """Values of a rank at one moment. Fields without a value are absent."""
 
     rank: int
     number: int
@@ -100,7 +100,7 @@ class RingReader:
         return batch
 
     def latest_step_at(self) -> float | None:
-        """Return the time of the newest complete record; ``None`` if the record contains no step."""
+        """Return the time of the newest complete record, or ``None`` if the record contains no step."""
         with self._opened():
             written = self._written()
             latest = self._unpacked(self._slots(written, written), 0, written) if written else None
@@ -163,14 +163,14 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file; later reads open the file for one call."""
+        """Close the file. Later reads open the file for one call."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = None
 
     def _written(self) -> int | None:
-        """Return the number of written records; `None` if the file is too short for this counter."""
+        """Return the number of written records, or `None` if the file is too short for this counter."""
         data = self._at(COUNTERS_AT, COUNTERS.size)
         if len(data) < COUNTERS.size:
             return None
@@ -197,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at index `place`; ``None`` if it is incomplete or does not have this number."""
+        """Return the record at index `place`, or ``None`` if it is incomplete or has a different number."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

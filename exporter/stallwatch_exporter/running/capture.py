@@ -78,7 +78,7 @@ class _Part:
 class ByteQueue:
     """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait.
 
-    The queue drops the oldest bytes of the longest stream, because the end of the output shows why a command
+    The queue drops the oldest bytes of the longest stream because the end of the output shows why a command
     failed. It keeps the first bytes of each stream, which show how the command was started.
     """
 
@@ -392,7 +392,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """Stop passing on output, because the command does not use these descriptors."""
+        """Stop passing on output because the command does not use these descriptors."""
         for fd in channels:
             os.close(fd)
         channels.clear()

@@ -38,7 +38,7 @@ def prune(
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
         try:
-            # Hide the run first, because the removal takes a while and can be interrupted.
+            # Hide the run first because the removal takes a while and can be interrupted.
             run.path.rename(run.path.with_name(_TRASH + run.path.name))
         except OSError:
             continue

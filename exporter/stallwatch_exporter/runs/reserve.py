@@ -32,7 +32,7 @@ class Reserve:
             raise
 
     def write(self, data: bytes) -> bool:
-        """Store `data`, at most `SIZE` bytes; return whether the data is visible at the path."""
+        """Store `data`, at most `SIZE` bytes, and return whether the data is visible at the path."""
         try:
             self._overwrite(data)
             return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
@@ -40,7 +40,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block if it has content, because another file of the folder has newer content."""
+        """Empty the block if it has content because another file of the folder has newer content."""
         if not self._is_blank:
             self.write(b"")
 

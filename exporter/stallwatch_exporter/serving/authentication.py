@@ -95,7 +95,7 @@ class Access:
 
 
 def own_authorization(settings: ServerSettings) -> str:
-    """Return an ``Authorization`` header that servers with these settings accept; "" if none is needed."""
+    """Return an ``Authorization`` header that servers with these settings accept, or "" if none is needed."""
     for token in _lines(settings.token_file):
         return f"Bearer {token.decode('latin-1')}"
     for pair in _lines(settings.basic_auth_file):

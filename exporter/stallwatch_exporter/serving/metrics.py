@@ -1,4 +1,4 @@
-"""Maintain the metrics of one run for Prometheus; ``docs/metrics.md`` describes each metric.
+"""Maintain the metrics of one run for Prometheus. ``docs/metrics.md`` describes each metric.
 
 Labels never contain the text of a log. If the rank is unknown, the label `rank` is empty, which Prometheus
 treats as no label.
@@ -123,7 +123,7 @@ class RunRegistry(CollectorRegistry):
 
 
 class RunMetrics:
-    """Metrics of one run; all methods are cheap and safe to call during a scrape."""
+    """Metrics of one run. All methods are cheap and safe to call during a scrape."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -225,7 +225,7 @@ class RunMetrics:
             self._series("warnings", self._rank(rank)).inc()
 
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
-        """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
+        """Set the run's step. Steps that are repeated after a restart from a checkpoint count again.
 
         If `counted` is true, the steps up to this step were already counted, but might have had other
         numbers.
@@ -262,7 +262,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled; only a confirmed stall counts."""
+        """Set whether the run is stalled. Only a confirmed stall counts."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -307,7 +307,7 @@ class RunMetrics:
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
         """Set the numbers of hosts that are expected, that report, and that are silent.
 
-        Only the coordinator publishes these numbers; on all other agents, they are ``None``.
+        Only the coordinator publishes these numbers. On all other agents, they are ``None``.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
@@ -322,7 +322,7 @@ class RunMetrics:
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job, and versions; long texts are omitted."""
+        """Set the run's host, job, and versions. Long texts are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}

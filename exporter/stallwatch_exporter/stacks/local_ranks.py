@@ -63,7 +63,7 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; an empty list if it has no or several programs.
+    """Return the command's only Python program as rank 0, or an empty list if it has no or several programs.
 
     Launchers do not count. Processes that the program itself started, such as workers of a data loader, do
     not count either.
@@ -107,7 +107,7 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the only Python program of the command; an empty list if there are several."""
+    """Return the only Python program of the command, or an empty list if there are several."""
     running = [process for process in _named(folder, SIGNAL) if not process.ended]
     running.sort(key=lambda process: process.started)
     # A process that called ``exec`` has several files with its process ID, so keep only the newest file.

@@ -63,14 +63,14 @@ def children_transferred(pid: int) -> dict[int, int]:
 
 
 def processor_seconds(pid: int) -> float | None:
-    """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it has ended."""
+    """Return the main thread's processor seconds so far (proc_pid_stat(5)), or ``None`` if it has ended."""
     text = _read(PROC / str(pid) / "task" / str(pid) / "stat") or ""
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def children_seconds(pid: int) -> float | None:
-    """Return the processor time of all descendants in seconds; ``None`` if there are none."""
+    """Return the processor time of all descendants in seconds, or ``None`` if there are none."""
     found = []
     for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -131,7 +131,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened; querying a rank requires that many."""
+    """Raise `OSError` if fewer than `count` files can be opened. Querying a rank requires that many."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -71,7 +71,7 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty and is ignored")
         name = None
-    # Ignore the variables of this shell, because the run might belong to another job.
+    # Ignore the variables of this shell because the run might belong to another job.
     identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
@@ -142,7 +142,7 @@ def tail_files(
 
 
 def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
-    """Return the diagnosis of the files as logs of an ended run; their timestamps are not shifted."""
+    """Return the diagnosis of the files as logs of an ended run. Their timestamps are not shifted."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
 
     return diagnose_paths([*files.tailers], Options(catalogue))
@@ -176,7 +176,7 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """Read the changed files; about once a second, read all files and call the agent's ``tick``.
+        """Read the changed files. About once a second, read all files and call the agent's ``tick``.
 
         Return the last time read from the clock. If the files contain much new content, the method also
         calls ``tick`` while it reads the files.
@@ -238,7 +238,7 @@ _GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up, to
 
 
 class Waker:
-    """Wait for changes to the files in some folders; without inotify, wait only for the timeout."""
+    """Wait for changes to the files in some folders. Without inotify, wait only for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -268,7 +268,7 @@ class Waker:
             self._names[watch] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """Wait up to `seconds` for a change; return the paths that changed."""
+        """Wait up to `seconds` for a change, and return the paths that changed."""
         if self._inotify is None:
             time.sleep(seconds)
             return set()

@@ -1,7 +1,7 @@
 """Follow one growing file, even if it is rotated, truncated, or removed, or if its handle becomes stale.
 
-Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not have
-to wait. Bytes are passed on unchanged; the line reader holds back an unfinished last line.
+Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not
+have to wait. Bytes are passed on unchanged. The line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Skip an unread file except for its last `size` bytes; return the number of skipped bytes."""
+        """Skip an unread file except for its last `size` bytes, and return the number of skipped bytes."""
         if (fd := self._opened()) is None:
             return 0
         try:
@@ -111,7 +111,7 @@ class FileTailer:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # the handle is stale; keep the known identity and offset
+        except OSError:  # the handle is stale, so keep the known identity and offset
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
@@ -132,7 +132,7 @@ class FileTailer:
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Open the file if it is closed; return its descriptor, or ``None`` if it cannot be opened."""
+        """Open the file if it is closed, and return its descriptor, or ``None`` if it cannot be opened."""
         if self._fd is not None:
             return self._fd
         try:
@@ -213,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the first offset with data; a writer that keeps its offset after a truncation leaves a hole."""
+    """Return the first offset with data. A writer that keeps its offset after a truncation leaves a hole."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

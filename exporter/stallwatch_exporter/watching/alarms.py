@@ -54,7 +54,7 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until a match is due, or infinity; if `ending` is true, matches wait longer."""
+        """Return the seconds until a match is due, or infinity. If `ending` is true, matches wait longer."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -127,7 +127,7 @@ class Alarms:
             self._warnings.add(match, now)
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until a finding or a warning is due; infinity if none is pending."""
+        """Return the seconds until a finding or a warning is due, or infinity if none is pending."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def mark_known(self, diagnosis: Diagnosis) -> None:
@@ -273,7 +273,7 @@ class Alarms:
         quiet: float | None,
         now: float,
     ) -> None:
-        """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
+        """Conclude the run after the command's end. `quiet` is the duration of a stall, in seconds.
 
         Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
         run was stopped from outside, the stall is already the incident, and no other incident opens.
@@ -333,7 +333,7 @@ class Alarms:
             incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
         ]
         last = diagnosis.progress.last_step or 0
-        # Accept a difference of one step, because other ranks can be one step ahead of the failed rank.
+        # Accept a difference of one step because other ranks can be one step ahead of the failed rank.
         dying = [
             incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
         ]

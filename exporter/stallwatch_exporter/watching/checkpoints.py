@@ -103,7 +103,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Check each path; store unexpected exceptions, which the thread would otherwise print."""
+        """Check each path, and store unexpected exceptions, which the thread would otherwise print."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)
@@ -113,7 +113,7 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce; call ``look`` about once a second to get their faults."""
+    """Check the paths that ranks announce. Call ``look`` about once a second to get their faults."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin

@@ -1,10 +1,10 @@
 """Detect ranks that end while other ranks continue, and report them before a stall follows.
 
-A rank that ends without an error can be normal, because the last ranks of a run can save, merge, or upload.
-Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks make
-further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole run
-ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error that a
-rank printed has its own incident.
+A rank that ends without an error can be normal because the last ranks of a run can save, merge, or upload.
+Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks
+make further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole
+run ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error
+that a rank printed has its own incident.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Discard the endings of ranks before `now`, because they belong to an earlier program."""
+        """Discard the endings of ranks before `now` because they belong to an earlier program."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]

@@ -63,7 +63,7 @@ class HookedProgress(ProgressTracker):
         return self._hooked and self._stepped_at <= self._logged_until
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Process a log line and its sample; return whether the run progressed."""
+        """Process a log line and its sample, and return whether the run progressed."""
         known = self._streams.get((line.source, line.rank))
         before = (known.phase, known.phase_time) if known is not None else None
         counted = self._furthest, self.first_step, self.last_progress_time
@@ -82,7 +82,7 @@ class HookedProgress(ProgressTracker):
         return progressed
 
     def hooked(self, record: Record) -> Sample | None:
-        """Process a rank's report; return its sample, or ``None`` if the report contains no step."""
+        """Process a rank's report. Return its sample, or ``None`` if the report contains no step."""
         values = dict(record.values)
         self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
         values.pop("forwards", None)
@@ -197,7 +197,7 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass on the changes since the last call; return whether the run progressed."""
+        """Pass on the changes since the last call, and return whether the run progressed."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.learnt.log_only = not tracker.hooked_ranks
@@ -236,7 +236,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending; the time after a request to end is excluded from the quiet time."""
+        """Return the command's ending. The time after a request to end is excluded from the quiet time."""
         if ending.stopped and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending

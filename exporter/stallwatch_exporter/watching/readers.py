@@ -42,7 +42,7 @@ class PrefixLearning:
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
-        """Add the next bytes before they are split into lines; return the current line prefix."""
+        """Add the next bytes before they are split into lines, and return the current line prefix."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that `data` completes; if `fresh` is true, `data` begins with a new line."""
+        """Return the lines that `data` completes. If `fresh` is true, `data` begins with a new line."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:

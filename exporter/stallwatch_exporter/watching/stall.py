@@ -97,7 +97,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """Return the state at `now`; if `begin` is True, a quiet period over the threshold begins a stall."""
+        """Return the state at `now`. If `begin` is True, a quiet period over the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self.learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -138,7 +138,7 @@ class StallWatch:
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time in this phase that ended by itself; ``None`` if the phase was rarely seen."""
+        """Longest quiet time in this phase that ended by itself, or ``None`` if the phase was rarely seen."""
         phase: Phase = "eval" if self._evaluated else self._phase
         return self.learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 

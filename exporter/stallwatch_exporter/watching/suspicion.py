@@ -43,7 +43,7 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due; call this at every tick.
+        """Take a snapshot of the ranks if one is due. Call this at every tick.
 
         `repeating` returns whether a known message repeats.
         """
@@ -130,7 +130,7 @@ class Suspicion:
         self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
-            looks, self.ruling = self._looks, None  # keep the snapshots, because the wait continues
+            looks, self.ruling = self._looks, None  # keep the snapshots because the wait continues
             self._begin()
             self._looks = looks[-1:]  # the next snapshot is compared with this snapshot
             return

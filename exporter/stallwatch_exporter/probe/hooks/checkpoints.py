@@ -113,7 +113,7 @@ class Written:
         self._probe.event("checkpoint", path=where, by=by)
 
 
-# All hooks share this object, because several hooks can report the same checkpoint.
+# All hooks share this object because several hooks can report the same checkpoint.
 @functools.lru_cache(maxsize=1)
 def _written(probe: Probe) -> Written:
     return Written(probe)

@@ -30,7 +30,7 @@ _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(module: Any, probe: Probe, engine: Any = None) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an existing engine."""
+    """Watch the engine class of ``deepspeed.runtime.engine``. `engine` is an existing engine."""
     watch = EngineWatch(probe)
     if engine is not None:
         watch.counted(engine, engine.global_steps)
@@ -85,7 +85,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def method_called(self, engine: Any, frame: FrameType) -> None:
-        """Handle a method call; the first call in each ``backward`` records the loss."""
+        """Handle a method call. The first call in each ``backward`` records the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

@@ -92,7 +92,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, including padding; NaN if the graph does not show it."""
+    """Return the number of tokens of a loss, including padding, or NaN if the graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
@@ -104,7 +104,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``; if so, its engine received the loss before scaling it."""
+    """Return whether DeepSpeed calls ``backward``. If so, its engine received the loss before scaling it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

@@ -64,7 +64,7 @@ class ModeWatch:
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the upcoming call of ``module.train``; its argument is unknown, so check the mode later."""
+        """Handle the upcoming call of ``module.train``. Its argument is unknown, so check the mode later."""
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:

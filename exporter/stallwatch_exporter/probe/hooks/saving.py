@@ -77,7 +77,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
 
 def introduce(trainer: Any, probe: Probe) -> None:
-    """Report the trainer's classes and settings, because some versions work only with some trainers."""
+    """Report the trainer's classes and settings because some versions work only with some trainers."""
     classes = [each.__name__ for each in type(trainer).__mro__][:10]
     engine = engine_of(trainer)
     accumulation = getattr(trainer.args, "gradient_accumulation_steps", None)
@@ -103,7 +103,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """Return a trainer's engine; TRL's PPO trainers set ``deepspeed`` only after training has begun."""
+    """Return a trainer's engine. TRL's PPO trainers set ``deepspeed`` only after training has begun."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):

@@ -101,7 +101,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`; check its modules' modes if a check is due."""
+        """Handle the start of a backward pass of `engine`, and check its modules' modes if a check is due."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
