@@ -152,7 +152,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident can no longer change, because its run is over."""
+        """Return whether the incident can no longer change because its run is over."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
@@ -177,7 +177,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a copy of an incident, closed at the end or the last report of the incident's agent."""
+    """Return a copy of an incident that is closed at the time of its agent's end or last report."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

@@ -12,8 +12,8 @@ _NEEDED_MB = 128  # two heaps of 64 MB; in a measurement, ``stallwatch run`` wor
 def check_address_space() -> None:
     """Raise `MemoryError` if this process cannot reserve the address space that watching a run needs.
 
-    With less address space, a library that starts in a thread can abort the process, and ``Thread.start`` can
-    wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
+    With less address space, a library that starts in a thread can abort the process. ``Thread.start`` can
+    also wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
     """
     try:
         mmap.mmap(-1, _NEEDED_MB << 20).close()

@@ -44,7 +44,8 @@ def begin_line(stream: TextIO) -> None:
 def print_notice(text: str) -> None:
     """Print a notice on its own line of stderr.
 
-    If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost.
+    If stderr is not writable because of a closed connection, a broken pipe, or a full disk, the notice is
+    lost.
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     try:
@@ -69,7 +70,7 @@ class Guard:
     """Run parts of the agent's work and report their errors: ``with guard("reading the log"):``."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """Set up the guard. Notices end with `outlook`, which says what the error does not affect."""
+        """Set up the guard. Notices end with `outlook`, which states what the error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice

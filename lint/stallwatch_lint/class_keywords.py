@@ -48,8 +48,8 @@ def _not_taken(
 ) -> Iterator[Diagnostic]:
     """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that might run only with another release of the package. This is the case if the call
-    depends on a check of the release, or on an exception that another release raises. Also skip the old
+    Skip a call that might run only with a different release of the package. This is the case if the call
+    depends on a check of the release, or on an exception that a different release raises. Also skip the old
     name of a renamed argument if another call of the same class (in `others`) passes the new name.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
@@ -159,7 +159,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # the base is a mixin from another file
+            return False  # the base is a mixin from a different file
     return False
 
 

@@ -51,7 +51,7 @@ class Kinds:
                 self._passes(call)
 
     def of(self, node: ast.expr) -> Kind:
-        """Return the kind of the object to which the expression evaluates; empty if unknown."""
+        """Return the kind of the object to which the expression evaluates, or "" if it is unknown."""
         kind = self._known(node)
         if kind:
             return kind

@@ -37,7 +37,7 @@ class Call:
 
     @property
     def owner(self) -> str:
-        """Dotted name of the object on which the method is called; empty for a plain function."""
+        """Dotted name of the object on which the method is called, or "" for a plain function."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -201,7 +201,7 @@ class Script:
         """Return all calls that can create this object.
 
         The object is given by an expression, or by a variable to which the script assigns the results of
-        calls. Return an empty list if the object might have another origin.
+        calls. Return an empty list if the object might have a different origin.
         """
         values = [value]
         if isinstance(value, ast.Name):

@@ -32,9 +32,9 @@ _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
-    Only literal values are compared. A call that names another configuration file is skipped. A call that
-    names no file can still use this file (``accelerate launch``), but its arguments can also be changed
-    later. A difference in such a call is therefore only a likely problem.
+    Only literal values are compared. A call that names a different configuration file is skipped. A call
+    that names no file can still use this file (``accelerate launch``), but its arguments can also be
+    changed later. A difference in such a call is therefore only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
         return

@@ -92,7 +92,7 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def resumed(head: bytes, stream: Any) -> BinaryIO:
-    """Return a stream of the bytes that were already read from ``stream``, followed by its other bytes."""
+    """Return a stream of the bytes already read from ``stream``, followed by its remaining bytes."""
     return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 

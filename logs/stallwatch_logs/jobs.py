@@ -36,8 +36,8 @@ _MACHINE = lazy(
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# These words can be anywhere in a name because the names of logs from Ray's workers, NCCL, and CANN have
-# further words in front of the process ID.
+# These words can be anywhere in a name because the logs of Ray's workers, NCCL, and CANN have further words
+# before the process ID in their names.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 on

@@ -175,7 +175,7 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) 
             pool.submit(os.getpid)
     except BaseException as error:
         # The processes that were started wait for jobs that never arrive, and this process would wait for
-        # these processes.
+        # them.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()

@@ -202,7 +202,7 @@ def end_with_parent() -> None:
 
 
 def _request_death_signal() -> bool:
-    """Request that Linux kills this process when its parent ends.
+    """Request that Linux kill this process when its parent ends.
 
     Return whether Linux accepts the request.
     """

@@ -2,9 +2,9 @@
 
 A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
 little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
-of the tensors, without gaps. This module does not use the safetensors library, because that library is not
-always installed, maps the whole file into memory, and rejects an invalid file without naming the invalid
-tensor.
+of the tensors, without gaps. This module does not use the safetensors library for three reasons. The
+library is not always installed, it maps the whole file into memory, and it rejects an invalid file without
+naming the invalid tensor.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the

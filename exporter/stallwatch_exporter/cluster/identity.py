@@ -1,7 +1,7 @@
 """Identify an agent's run from the scheduler, the launcher, and the ranks.
 
-The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded
-in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
+Some of the variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05. The other
+variables were recorded in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
 (tests/exporter/cluster/environments).
 """
 
@@ -121,7 +121,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
 
 def _nodes_of_rank(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts from the variables of torchrun, or of DeepSpeed (launcher/launch.py)."""
+    """Return the number of hosts from the variables of torchrun or DeepSpeed (launcher/launch.py)."""
     nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
     if nodes is not None:
         return nodes

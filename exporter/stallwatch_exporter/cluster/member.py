@@ -98,10 +98,10 @@ class Member:
         """Start the thread that posts reports.
 
         Some functions control the coordinator within this agent. `address` returns the address on which it
-        listens, `step` processes its pending work, `is_settled` returns whether it has sent all
-        notifications, and `is_known` returns whether the other hosts know about these notifications. `leave`
-        is called if another coordinator accepts the reports, and receives the ledger and the escalated IDs of
-        that coordinator.
+        listens, and `step` processes its pending work. `is_settled` returns whether it has sent all
+        notifications, and `is_known` returns whether the other hosts know about these notifications.
+        `leave` is called if another coordinator accepts the reports, and receives the ledger and the
+        escalated IDs of that coordinator.
 
         `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
         name of this host if another host of the run has the same name. After `alone_seconds` without a reply,

@@ -207,8 +207,8 @@ class RunEpisodes(Episodes):
     def is_due(self, episode: Episode) -> bool:
         """Return whether the episode can be reported.
 
-        It can be reported if it was reported before, if all hosts have replied since the newest incident
-        arrived, or if they had enough time for a reply.
+        It can be reported if it was reported before, or if all hosts have replied or had enough time to
+        reply since the newest incident arrived.
         """
         waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
@@ -266,7 +266,7 @@ class RunEpisodes(Episodes):
 
         * The stall is over.
         * The later snapshots are less certain. A host that has lost its connection soon seems silent, and
-          after a while, the ranks that hang end.
+          after a while, the hanging ranks end.
         * A silent host posts again while its ranks, possibly together with other ranks, wait in a
           collective. In this case, the connections between the ranks are broken.
         * All hosts that are silent now had posted their stacks. They lost their connection during the stall.

@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names that a term describes. Of several brackets, the last bracket varies fastest."""
+    """Yield all names that a term describes. If it has several brackets, the last bracket varies fastest."""
     if not parts:
         yield ""
         return

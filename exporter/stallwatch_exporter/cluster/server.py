@@ -1,13 +1,14 @@
-"""Serve posts from agents on other hosts, which send a proof, and on this host, over a Unix socket.
+"""Serve posts from agents on this host over a Unix socket, and from agents on other hosts with a proof.
 
 | request | answer |
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
 | GET /cluster/v1/hello | 200: `Hello`, which names the agent that listens on this port |
 
-Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 another run, 413 too large,
-421 meant for another agent, 426 different version. Requests without proof are rejected before their body is
-read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
+Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 different run, 413 too
+large, 421 meant for a different agent, 426 different version. Requests without proof are rejected before
+their body is read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a
+valid proof.
 """
 
 from __future__ import annotations
@@ -369,7 +370,7 @@ class _Handler(BoundedHandler):
 
 
 def sender_of(address: Any) -> str:
-    """Return the address of a peer as users write it; empty for a Unix socket."""
+    """Return the address of a peer as users write it, or an empty string for a Unix socket."""
     sender = str(address[0]) if address else ""
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(sender.partition("%")[0])

@@ -60,7 +60,7 @@ def diagnose_jobs(
 ) -> JobsResult:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose each of their jobs.
 
-    With `job`, read only that job; with `together`, read all files as one run.
+    With `job`, read only that job. With `together`, read all files as one run.
 
     Raises:
         NoSuchJob: The files belong to no job with that name.

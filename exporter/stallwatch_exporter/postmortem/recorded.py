@@ -275,7 +275,8 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
     These are the stacks that the agents combined during the run, unless combining the stacks in the hosts'
     records gives a more certain result.
     """
-    # An incident that an agent sent alone names no hosts, and has only the stacks of the agent's own host.
+    # An incident that a single agent sent names no hosts, and contains only the stacks of that agent's
+    # host.
     last = next((each for each in reversed(merged) if each.hosts and each.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     recorded_stacks = by_host(

@@ -68,7 +68,7 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem, with another remedy if it concerns a run folder of ``stallwatch tail``.
+    """Return the problem, with a different remedy if it concerns a run folder of ``stallwatch tail``.
 
     Such a folder has no copies of logs, so the remedy names the files that the command followed.
     """

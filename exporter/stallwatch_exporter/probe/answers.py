@@ -67,7 +67,7 @@ def _number(text: str | None) -> int:
 
 
 def _rank() -> int | None:
-    """Return this process's rank if torch.distributed is initialized; otherwise, ``None``."""
+    """Return this process's rank if torch.distributed is initialized, or ``None`` otherwise."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -38,7 +38,7 @@ _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _in_turn(method: _Method) -> _Method:
-    """Wrap a method of `Probe`: count its errors, and skip calls while another thread runs such a method."""
+    """Wrap a method of `Probe` to count its errors and skip calls while another thread runs such a method."""
 
     @functools.wraps(method)
     def guarded(probe: Probe, *values: Any, **named: Any) -> None:
@@ -69,9 +69,9 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        #: Whether the training calls ``step`` itself; if so, hooks count no steps.
+        #: Whether the training calls ``step`` itself. If so, hooks count no steps.
         self.reported_by_user = False
-        #: Whether losses are averages over many steps; if so, hooks sample single losses.
+        #: Whether losses are averages over many steps. If so, hooks sample single losses.
         self.averages_losses = False
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: earliest time at which a step gets its own record

@@ -115,7 +115,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last copied tensor once it is available; otherwise, return ``None``."""
+        """Return the number of the last copied tensor once it is available, or ``None`` until then."""
         if self._event is None or not self._event.query():
             return None
         self._event = None

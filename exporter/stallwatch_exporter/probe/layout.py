@@ -3,8 +3,8 @@
 A record consists of its number (1, 2, …), its Unix time, and one double per field. NaN marks an unknown
 field. If a reported value is itself NaN or infinite, such as a diverged loss, the field's bit is set in
 ``told_nan``. Record ``n`` is at position ``(n - 1) % capacity``. The writer writes the record before it
-updates the counter of records in the header, so a record with a number greater than the counter is not
-complete.
+updates the counter of records in the header. Therefore, a record with a number greater than the counter is
+not complete.
 
 The draft is the record that is currently being filled. It is part of the header page. The probe stores every
 count and every step in the draft immediately. Therefore, a reader sees them before the record is complete,

@@ -16,8 +16,8 @@ checks that the handler still exists.
 from __future__ import annotations
 
 # If the command is a Python program, the program loads this module when it starts. Importing `json`,
-# `pathlib`, `signal`, and `typing` would cost four times as much as the rest of the module. `signal` only
-# adds names to `_signal`.
+# `pathlib`, `signal`, and `typing` would take four times as long as loading the rest of the module.
+# `signal` only adds names to `_signal`.
 import _thread
 import faulthandler
 import fcntl
@@ -60,7 +60,7 @@ class Answerer:
 
     def listen(self) -> None:
         """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
-        # Import these modules now because during a stall, an import could wait for a disk or an import
+        # Import these modules now, because an import during a stall could wait for a disk or an import
         # lock.
         import json  # noqa: F401
         import select
@@ -83,7 +83,7 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:
-        """Rename the files to match another `base`. The signal stays registered."""
+        """Rename the files to match a different `base`. The signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
@@ -124,7 +124,7 @@ class Answerer:
             # Block all signals in this thread, so that the program's own threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             # The training program can close descriptors that it did not open. The descriptor's number can
-            # then refer to another file.
+            # then refer to a different file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (

@@ -1,9 +1,9 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
 A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until the
-parent reads the status, the process is a zombie, and its ``stat`` file in ``/proc`` contains the status
-(proc_pid_stat(5), ``exit_code``; only for processes of the same user). In Linux 6.15 and later, the status
-can also be read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
+parent reads the status, the process is a zombie. The zombie's ``stat`` file in ``/proc`` shows the status,
+but only to the same user (proc_pid_stat(5), ``exit_code``). In Linux 6.15 and later, the status can also be
+read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
 ``include/uapi/linux/pidfd.h``).
 """
 
@@ -53,7 +53,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # otherwise, another process has this ID now
+        if not is_there(pid, steady.wall(started)):  # otherwise, a different process has this ID now
             os.close(fd)
             return
         try:

@@ -1,4 +1,4 @@
-"""Inspect processes by ID. The ID of an ended process can be reused for another process."""
+"""Inspect processes by ID. The ID of an ended process can be reused for a different process."""
 
 from __future__ import annotations
 

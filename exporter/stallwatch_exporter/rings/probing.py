@@ -104,8 +104,8 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
         self.words: tuple[str, ...] = ()
-        #: True if the process reported its end without an error, False if it reported an error at its end,
-        #: and None if it did not report its end.
+        #: True if the process reported its end without an error, False if it reported its end with an
+        #: error, and None if it did not report its end.
         self.left: bool | None = None
         self.is_worker = False  #: true if the process started while another process of its rank trained
         self._events_until = 0

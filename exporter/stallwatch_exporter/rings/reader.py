@@ -62,7 +62,7 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of a ring. Raises `LayoutProblem` if the file is no ring, or `OSError` if opening it fails."""
+    """Reader of a ring. Raises `LayoutProblem` if the file is not a ring, or `OSError` if opening fails."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path

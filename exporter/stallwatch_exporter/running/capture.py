@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
+    fresh: bool = False  #: true if the bytes before these were dropped, or come from a different file
     stream: str = "stdout"
     rank: int | None = None  #: rank that printed all bytes of the source, if known
     lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
@@ -213,7 +213,7 @@ class Pump:
         """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only the agent's own output can delay this, as it would delay the command
+        self._thread.join()  # only the agent's own output can delay this call
         os.close(self._wake_write)
         os.close(self._wake_read)
 

@@ -163,8 +163,8 @@ class RankCopies:
             line = format_record(record)
             self._buffer.append((file, record.time_ns, line))
             self._buffered += len(line)
-            # After a carriage return, the output can continue with another rank. Parts that a flush split
-            # stay in the same file.
+            # After a carriage return, the output can continue with a different rank. Parts that a flush
+            # split stay in the same file.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
             self._hold(self._stuck, _HELD)

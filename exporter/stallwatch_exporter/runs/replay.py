@@ -18,8 +18,8 @@ from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.stacks.records import StallStacks
 
-# Within a file, a piece can come after a piece with a later time, because the time of a piece is its start,
-# but a piece is written at its end.
+# Within a file, a piece can come after a piece with a later time. The reason is that the time of a piece is
+# the time of its start, but a piece is written at its end.
 _LOOK_AHEAD = 1024
 
 

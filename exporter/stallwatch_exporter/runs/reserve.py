@@ -1,4 +1,4 @@
-"""Write data safely even to a full disk: reserve a block in advance, and never append data partly."""
+"""Write data safely even to a full disk: reserve a block in advance, and never append partial data."""
 
 from __future__ import annotations
 

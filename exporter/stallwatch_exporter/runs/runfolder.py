@@ -131,7 +131,7 @@ class RunFolder:
         self.problem: str | None = None  #: reason why nothing is stored, or None
         self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
         self.failed_writes = 0
-        self.reported_until = math.inf  #: time until which changes of earlier agents count as reported
+        self.reported_until = math.inf  #: time up to which changes from earlier agents count as reported
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
@@ -425,7 +425,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise, return `folder`."""
+    """Return the folder in ``$TMPDIR`` if this run's record continues there, or `folder` otherwise."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder

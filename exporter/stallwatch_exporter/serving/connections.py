@@ -30,7 +30,7 @@ class Peer:
         self.deadline: float | None = deadline  #: ``None`` while the server handles a request
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection; with `SHUT_RD`, only if its thread is waiting for a request."""
+        """End the connection. With `SHUT_RD`, end it only if its thread is waiting for a request."""
         with contextlib.suppress(OSError):
             # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
@@ -90,7 +90,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection; first end an idle connection if there are too many."""
+        """Start a thread for the connection. If there are too many connections, first end an idle one."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]

@@ -110,7 +110,7 @@ def pattern_of(name: str) -> str | None:
 
 
 def name_in(url: str) -> list[str]:
-    """Return the host name of a URL as a list of one name; empty if the URL has no host name."""
+    """Return the hostname of a URL as a list of one name, or an empty list if the URL has no hostname."""
     try:
         name = urlsplit(url).hostname
     except ValueError:

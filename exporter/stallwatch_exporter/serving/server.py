@@ -74,7 +74,7 @@ class MetricsServer(ServerThread):
 def serve(
     registry: CollectorRegistry, settings: ExporterSettings, notice: Callable[[str], None]
 ) -> MetricsServer | None:
-    """Serve the registry, or print a notice and return ``None`` if no port is available."""
+    """Serve the registry, or print a notice and return ``None`` if /metrics cannot be served."""
     first = settings.port
     last = min(first + settings.port_tries, 65535) if first else 0
     try:

@@ -80,8 +80,8 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    The program might belong to a larger job if a launcher set its rank or its world size, or if it has
-    child processes, such as workers or ``ssh``.
+    The program might belong to a larger job if a launcher set its rank or world size, or if it has child
+    processes such as workers or ``ssh``.
     """
     try:
         pythons = [process for process in family(command) if _is_python(process)]
@@ -170,7 +170,7 @@ def launches(words: list[str]) -> bool:
 
 
 def rank_environ(pid: int) -> dict[str, str]:
-    """Return the initial environment of a process; empty if it is unreadable or the process has ended."""
+    """Return the initial environment of a process, or an empty dict if the environment cannot be read."""
     return inspect_process(pid, psutil.Process.environ, {})
 
 

@@ -26,7 +26,7 @@ _STATES: dict[str, Condition] = {"T": "stopped", "t": "stopped", "D": "blocked",
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """Return the command and all its descendants; empty if the command has ended or is unknown."""
+    """Return the command and all its descendants, or an empty list if the command has ended or is unknown."""
     if command is None:  # psutil interprets None as this process
         return []
     return inspect_process(command, lambda leader: [leader, *leader.children(recursive=True)], [])
@@ -42,7 +42,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int) -> str:
-    """Return the kernel function in which a process waits; usually empty without root permissions."""
+    """Return the kernel function in which a process waits. It is usually empty without root permissions."""
     stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:

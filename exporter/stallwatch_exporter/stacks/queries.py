@@ -141,7 +141,7 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; empty if py-spy cannot read it, for example due to ptrace rules."""
+    """Return the threads of a process, or none if py-spy cannot read it, for example due to ptrace rules."""
     # Pass --nonblocking because by default py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

@@ -158,8 +158,8 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Stop when the ID becomes free, because another process can get the ID after the parent has reaped
-        # the process.
+        # Stop when the ID becomes free, because a different process can get the ID after the parent has
+        # reaped this process.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return

@@ -41,7 +41,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 _SAVE_SECONDS = 5.0
-_IMPATIENT = 1.0  # seconds after a SIGINT in which further ones belong to the same request
+_IMPATIENT = 1.0  # seconds after a SIGINT within which further SIGINTs belong to the same request
 POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
 
 
@@ -60,7 +60,7 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
+    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds. With `once`, read them once.
 
     With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise,
     the existing content of the files counts as history: the agent learns the thresholds from it, and prints

@@ -173,7 +173,7 @@ class FileTailer:
         self.close()
 
     def _successor(self) -> bool:
-        """Return whether the path now refers to another file, and that file has content."""
+        """Return whether the path now refers to a different file that has content."""
         try:
             now = self.path.stat()
         except OSError:

@@ -366,7 +366,7 @@ class Agent:
                 self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return "warning" while the ranks still compute, unless the stall is long; otherwise "critical"."""
+        """Return "warning" if the ranks still compute and the stall is not long, otherwise "critical"."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds

@@ -297,8 +297,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If an open incident already reports the cause of the end, this incident also reports the end, and is
-        # not resolved.
+        # If an open incident already reports the cause of the end, that incident also reports the end, and
+        # is not resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, unfixed=self.checkpoints, spare=reported, ending=ending)
         if not failed:

@@ -1,7 +1,7 @@
 """Convert events of a probe to matches and log lines.
 
-The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not show,
-and package versions that are incompatible with a feature that the run uses.
+The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not
+show, and package versions that conflict with a feature of the run.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
-(`suspicion`), and stack snapshots decide how long the quiet period can last (`rule`). Otherwise, the
+(`suspicion`). Stack snapshots then decide how long the quiet period can last (`rule`). Otherwise, the
 thresholds alone decide, and allow more time for phases that logs omit.
 """
 
@@ -80,7 +80,7 @@ class StallWatch:
             phase,
             stalled=self._stalled,
             after_evaluation=self._evaluated and self._phase == phase == "train" and not self.learnt.log_only,
-            # Do not learn the duration of steps from a wait that has another known reason.
+            # Do not learn the duration of steps from a wait that has a different known reason.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
         if phase != self._phase and self._phase in ANNOUNCED:

@@ -1,8 +1,9 @@
 """Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-The hooks do not read files. They report a path when ``torch.save`` opens a file, when a model of transformers
-writes its configuration (which precedes the weights), when a trainer's checkpoint is complete, and when
-DeepSpeed chooses the tag of a checkpoint. Direct calls of ``safetensors.torch.save_file`` are not observed.
+The hooks do not read files. They report a path when ``torch.save`` opens a file, and when a model of
+transformers writes its configuration, which precedes the weights. They also report a path when a trainer's
+checkpoint is complete, and when DeepSpeed chooses the tag of a checkpoint. Direct calls of
+``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return a file's folder if the folder has the name of a checkpoint; otherwise, return the file."""
+    """Return a file's folder if the folder has the name of a checkpoint, or the file itself otherwise."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 

@@ -1,8 +1,8 @@
 """Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, and skipped steps.
 
-All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that number
-increases by one. The loss is the argument of ``backward``. The probe reads the loss when ``backward`` calls
-another method at its start. The name of that method differs between versions.
+All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that
+number increases by one. The loss is the argument of ``backward``. The probe reads the loss when
+``backward`` calls a certain method at its start. The name of that method differs between versions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Record the loss and its number of tokens when a plain training loop calls ``loss.backward()``.
 
-With gradient accumulation, a training loop divides each part of the loss by the number of parts, so the sum
-of the parts is the loss of the step. The probe records the loss of only one step per second. It does not add
-up parts that are on a device, because it would have to wait for the device. Instead, it records the last
-part. The number of tokens comes from shapes in the graph of the loss.
+With gradient accumulation, a training loop divides each part of the loss by the number of parts. Therefore,
+the sum of the parts is the loss of the step. The probe records the loss of only one step per second. It
+does not add up parts that are on a device, because it would have to wait for the device. Instead, it
+records the last part. The number of tokens comes from shapes in the graph of the loss.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class _Model:
-    """A module that was switched to another mode together with its inner modules."""
+    """A module that was switched to a different mode together with its inner modules."""
 
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)

@@ -1,4 +1,4 @@
-"""Warn that weights will not be saved, either when training begins or when code requests the weights.
+"""When training begins or code requests the weights, warn that the weights will not be saved.
 
 Without this warning, two faults would appear only at the first checkpoint, hours later. In the first case,
 the ``save_model`` method of a trainer replaces the engine with a bare model (TRL's PPO trainers, 0.11 to
@@ -86,7 +86,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of failures that will happen when `trainer` saves."""
+    """Warn of the failures that will occur when `trainer` saves."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return

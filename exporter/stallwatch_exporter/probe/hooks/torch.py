@@ -84,11 +84,11 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's statistics without a device query; empty while no accelerator is in use.
+    """Return the allocator's statistics without a device query; empty if no accelerator is in use.
 
     The function reads the statistics in nested form because ``memory_stats`` would flatten and sort more
-    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``. torch_npu
-    does the same).
+    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``). torch_npu
+    works in the same way.
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
