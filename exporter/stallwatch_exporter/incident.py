@@ -20,7 +20,7 @@ RANK_GONE = "rank-gone"  #: rule name, without a page, for a rank that was ended
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities; higher numbers are worse
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: Severities. Higher numbers are worse.
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so nothing can resolve the incident anymore.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
@@ -75,7 +75,7 @@ class Incident(msgspec.Struct, kw_only=True):
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
-    hosts: list[str] = []  #: reporting hosts, if the run has several hosts; `host` is the host of `rank`
+    hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
     attempt: int = 0  #: number of the job attempt
     aliases: list[str] = []  #: IDs of the merged incidents, as "<agent> <ID>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
@@ -136,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no attention: it is closed, and the run did not crash."""
+        """Return whether the incident needs no attention, because it is closed and the run did not crash."""
         never_fixed = self.unwatched or self.resolution == "unmended"
         return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 

@@ -6,7 +6,7 @@ import contextlib
 import mmap
 
 _M_ARENA_MAX = -8  # value from glibc's malloc/malloc.h
-_NEEDED_MB = 128  # two heaps of 64 MB; in a measurement, ``stallwatch run`` worked with 117 MB
+_NEEDED_MB = 128  # Two heaps of 64 MB. In a measurement, ``stallwatch run`` worked with 117 MB.
 
 
 def check_address_space() -> None:

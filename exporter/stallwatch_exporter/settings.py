@@ -193,7 +193,7 @@ class ExporterSettings:
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: age in days at which ended runs are removed; checked when another run starts
-    keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
+    keep_gb: float = 10.0  #: Maximum space for ended runs in GB. The oldest runs are removed first.
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 

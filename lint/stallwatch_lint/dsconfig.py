@@ -13,7 +13,7 @@ Path = tuple[str, ...]  #: the keys from the top, such as ``("zero_optimization"
 _LARGEST = 1e300
 _LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = lazy(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
-AUTO = "auto"  #: a value that transformers or accelerate replaces; DeepSpeed itself does not replace it
+AUTO = "auto"  #: A value that transformers or accelerate replaces. DeepSpeed itself does not replace it.
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from stallwatch_lint.script import Function, Script, dotted, last_name
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
 _LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer does not have ``save_model``
 
-#: base classes that do not inherit from a Trainer; a class with only these bases is not a Trainer
+#: Base classes that do not inherit from a Trainer. A class with only these bases is not a Trainer.
 _BARE = ("object", "ABC", "Protocol", "Module")
-#: number of passes over the script; several passes are needed, because functions can use objects that other
-#: functions return
+#: Number of passes over the script. Several passes are needed, because functions can use objects that other
+#: functions return.
 _ROUNDS = 3
 
 

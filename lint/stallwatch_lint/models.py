@@ -72,7 +72,7 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are trained in evaluation mode: the script calls ``eval()`` but never ``train()``.
+    """Find models trained in evaluation mode because the script calls ``eval()`` but never ``train()``.
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
     engine, and the script must call the ``backward`` method of this engine. Reference models, teachers, and

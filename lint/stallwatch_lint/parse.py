@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
 
-#: maximum length of a text whose keys get line numbers; a longer text takes seconds to parse
+#: Maximum length of a text whose keys get line numbers. A longer text takes seconds to parse.
 MAX_PLACED = 1 << 20
 
 #: Paths of keys in DeepSpeed's configuration, by the corresponding name in accelerate's file.

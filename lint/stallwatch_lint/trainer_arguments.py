@@ -25,7 +25,7 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: Classes that transformers itself defines; other classes can have other defaults.
+#: Classes that transformers itself defines. Other classes can have different defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 

@@ -30,7 +30,7 @@ _PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # a line of
 class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Packages that fail together in these version ranges. `facts/versions.yaml` explains the fields."""
 
-    #: version specifiers by canonical package name; versions that satisfy all specifiers conflict
+    #: Version specifiers by canonical package name. Versions that satisfy all specifiers conflict.
     ranges: dict[str, str]
     severity: Severity
     fails: str

@@ -43,7 +43,7 @@ class LogFile:
 
     name: str  #: name to show to the user; for a member, "archive!member"
     rank: int | None  #: rank that printed the log, if the file's name contains it
-    named_by_user: bool  #: True if the user specified the file itself; the file must then be text
+    named_by_user: bool  #: True if the user specified the file itself. The file must then be text.
     size: int  #: number of bytes on disk, or 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: path with which another process can open the log, if the log is a separate file

@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the corresponding minimum for a forked process; it is lower, because a forked process loads nothing
+#: The corresponding minimum for a forked process. It is lower, because a forked process loads nothing.
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
@@ -200,7 +200,7 @@ class Healthy(NamedTuple):
     """A run that the user expects to be healthy. Another run is compared with it."""
 
     baseline: Baseline
-    verdict: Verdict  #: verdict on the run; it shows whether the run is really healthy
+    verdict: Verdict  #: Verdict on the run. It shows whether the run is really healthy.
     problems: list[InputProblem]
 
 

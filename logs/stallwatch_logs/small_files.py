@@ -75,7 +75,7 @@ def survey(
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
     late: set[int] = set()  # indexes of files that were not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
-    kinds: dict[bytes, bytes] = {}  # digests that were found; equal digests share one object
+    kinds: dict[bytes, bytes] = {}  # Digests that were found. Equal digests share one object.
     done = 0  # number of bytes that have been searched
 
     def take(numbers: list[int], searched: Found) -> None:

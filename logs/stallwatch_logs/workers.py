@@ -90,7 +90,7 @@ class Helpers(NamedTuple):
 
     executor: Executor
     window: int  #: maximum number of jobs that the executor has at the same time
-    pages: Pages  #: the rules; each job contains them
+    pages: Pages  #: The rules. Each job contains them.
     #: board to which the processes report the numbers of bytes that they have read
     board: Board | None = None
     here: bool = False  #: True if the current process also takes jobs

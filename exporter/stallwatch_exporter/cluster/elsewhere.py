@@ -15,7 +15,7 @@ from stallwatch_exporter.runs.naming import redacted_command
 from stallwatch_exporter.settings import JoinSettings
 from stallwatch_rules.text.lazy import lazy
 
-#: User script for DeepSpeed's option ``--module``; it starts an agent and then the real script.
+#: User script for DeepSpeed's option ``--module``. It starts an agent and then the real script.
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")

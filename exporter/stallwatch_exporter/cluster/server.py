@@ -99,7 +99,7 @@ class Request(NamedTuple):
     encoding: str
     sender: str  #: address of the sender
     connection: socket.socket
-    read: Callable[[], bytes]  #: returns the body; raises `Malformed` if its length is invalid
+    read: Callable[[], bytes]  #: Returns the body. Raises `Malformed` if its length is invalid.
 
 
 class Response(NamedTuple):

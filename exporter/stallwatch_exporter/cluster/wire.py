@@ -64,7 +64,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     run: str  #: name of the run on this host
     attempt: int = 0
     number: int  #: number of this report, which increases with each report
-    age: float = 0.0  #: seconds for which the report was delayed; the other ages include this delay
+    age: float = 0.0  #: Seconds for which the report was delayed. The other ages include this delay.
     started_age: float = 0.0
     clock: float = 0.0  #: Unix seconds by the sender's clock, used only to estimate the clock's offset
     expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it

@@ -53,7 +53,7 @@ class Options:
     catalogue: Catalogue
     progress: OnProgress | None = None
     limits: Limits | None = None
-    baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
+    baseline: Baseline | None = None  #: Lines of a healthy run. All other lines count as new.
 
     #: Options for reading in several processes. They do not affect the diagnosis.
     parallel: Parallel | None = None

@@ -255,7 +255,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # this torch version has other attributes, or the group was destroyed
+        except Exception:  # this torch version has different attributes, or the group was destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)

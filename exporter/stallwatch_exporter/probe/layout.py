@@ -22,10 +22,10 @@ VERSION = 2
 HEADER_SIZE = 4096
 LARGEST = float(1 << 53)  #: largest count: up to this value, a double holds every integer
 LATEST = 250e9  #: greatest valid Unix time, before the last year that ``datetime`` supports
-CAPACITY = 4096  #: number of records; at one poll per second, none is lost below 4,096 steps per second
+CAPACITY = 4096  #: Number of records. At one poll per second, no record is lost below 4,096 steps per second.
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
-COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers; each is stored in one operation
+COUNTERS_AT = 128  #: Offset of four native unsigned 64-bit integers. Each is stored in one operation.
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
@@ -70,7 +70,7 @@ LASTING = (
 #: In this order, the fields that hooks set in most steps share a cache line, and the fields ``loss`` to
 #: ``skipped_steps``, which ``Probe.step`` sets, are adjacent.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-#: Names of the phases; the field ``phase`` contains an index into this tuple.
+#: Names of the phases. The field ``phase`` contains an index into this tuple.
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")
 
 

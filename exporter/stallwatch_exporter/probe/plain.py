@@ -1,9 +1,9 @@
 """Answer queries of the agent in a Python program that might not be a rank.
 
-A rank waits for queries in a thread. In other programs, a thread would have side effects: since Python 3.12,
-``os.fork`` warns if another thread exists. Therefore, this module only registers ``faulthandler`` for a
-signal, which costs nothing until the signal arrives. If the process turns out to be a rank, it keeps this
-registration.
+A rank waits for queries in a thread. In other programs, a thread would have side effects. For example,
+since Python 3.12, ``os.fork`` warns if another thread exists. Therefore, this module only registers
+``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process turns out to be
+a rank, it keeps this registration.
 """
 
 from __future__ import annotations

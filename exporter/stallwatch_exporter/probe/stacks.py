@@ -38,7 +38,7 @@ else:
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
-MOST_BYTES = 4 << 20  #: maximum size of an answer; longer answers are not written
+MOST_BYTES = 4 << 20  #: Maximum size of an answer. Longer answers are not written.
 _QUERY_BYTES = 4096  # maximum bytes of queries that are read in one call
 _LEAST_DESCRIPTOR = 64  # a program can inherit lower numbers, such as descriptor 3, from its parent
 
@@ -163,7 +163,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # the disk might be full, for example; the other part might still fit
+                continue  # The disk might be full, for example. The other part might still fit.
 
 
 def free_signal() -> int | None:
@@ -249,5 +249,5 @@ def start_answering(probe: Probe, ring: str) -> None:
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # no pipe or thread is available; the agent watches the rank without answers
+    except Exception:  # No pipe or thread is available. The agent watches the rank without answers.
         probe.failed()

@@ -110,7 +110,7 @@ class RingReader:
     def _opened(self) -> Iterator[None]:
         """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         was_closed = self._fd is None
-        with contextlib.suppress(OSError):  # the file was removed, or no descriptor is free; no data is lost
+        with contextlib.suppress(OSError):  # The file was removed, or no descriptor is free. No data is lost.
             if was_closed:
                 self._fd = open_file(self.path)
         try:
@@ -141,7 +141,7 @@ class RingReader:
     def _add_draft(self, batch: Batch) -> None:
         """Add the draft of the next record to the batch, if the draft contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read the draft twice: between two stores of the writer, it can mix values of two steps.
+        # Read the draft twice, because between two stores of the writer, it can mix values of two steps.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:

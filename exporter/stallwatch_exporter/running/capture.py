@@ -1,8 +1,8 @@
 """Start the command, copy its output to the agent's output and a queue, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
-bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
-real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
+bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw, so it does not change any bytes, and
+the real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
 pseudo-terminal, which keeps the output in order.
 """
 

@@ -1,9 +1,10 @@
 """Use all evidence of a run's end to find a process that crashed although the command returned 0.
 
-A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
-``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
-evidence. The other pieces of evidence are the programs' exit codes from the kernel, the last report of each
-interpreter, and the last step of the run. If no process was observed, the log is also evidence.
+A shell returns the status of its last action. For example, ``python train.py | tee log`` returns the status
+of tee, and ``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one
+piece of evidence. The other pieces of evidence are the programs' exit codes from the kernel, the last
+report of each interpreter, and the last step of the run. If no process was observed, the log is also
+evidence.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
-_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of the data waits for more data
+_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end. A "\r" at the end of the data waits for more data.
 MAX_PIECE = 64 * 1024
 UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, in case of a crash
 _CONTEXT = 1024  # maximum bytes of a line's previous text that are checked again with the next part
@@ -36,7 +36,7 @@ _MOST_GAPS = 16
 # leave a fraction of the disk free.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: maximum number of log copies of a run; a log can contain any number of ranks
+MOST_FILES = 20_000  #: Maximum number of log copies of a run. A log can contain any number of ranks.
 _UNRANKED = "output.log"
 
 
@@ -81,7 +81,7 @@ class RankCopies:
         self._streams: dict[str, _Stream] = {}
         self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
-        self._stuck = ""  # reason why the last write failed; the next flush tries again
+        self._stuck = ""  # Reason why the last write failed. The next flush tries again.
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()

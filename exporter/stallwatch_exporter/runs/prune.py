@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
-KEEP = "KEEP"  #: file name; a run is never removed if its folder contains this file
+KEEP = "KEEP"  #: Name of a file. A run is never removed if its folder contains this file.
 _DAY = 86400.0
 _TRASH = ".removed-"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-#: Maximum number of ranks with metrics; a log can contain any number of ranks, and each has a dozen series.
+#: Maximum number of ranks with metrics. A log can contain any number of ranks, and each has a dozen series.
 MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
@@ -156,7 +156,7 @@ class RunMetrics:
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        # Names of values that the probe reports; for these names, values in the log are ignored.
+        # Names of values that the probe reports. For these names, values in the log are ignored.
         self._hooked: set[str] = set()
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None

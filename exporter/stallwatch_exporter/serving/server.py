@@ -195,9 +195,9 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that share or follow its code
-# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards do
-# not contain this header.
+# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that use or imitate its code
+# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards
+# do not contain this header.
 _SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 _GAPS = 5
 _LATE = 1.5  # a scraper can be late by half an interval, plus a second

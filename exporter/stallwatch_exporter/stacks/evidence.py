@@ -23,7 +23,7 @@ NO_RANK = (
     " torch, or calls the probe) nor exactly one Python program"
 )
 NO_RANK_YET = "no stacks can be read, because the launcher has not started any ranks yet"
-#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel might never answer.
+#: Seconds before a snapshot is abandoned. A process that is stuck in the kernel might never answer.
 PATIENCE_SECONDS = 30.0
 
 

@@ -130,7 +130,8 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Do not use an executor: it waits for its threads at exit, but py-spy might be impossible to kill.
+    # Do not use an executor, because it waits for its threads at exit, and py-spy might be impossible to
+    # kill.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:

@@ -36,7 +36,7 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds of the start of the process, or of the creation of its ring
-    ring: Path | None = None  #: path of the ring, which might not exist; the probe's answers are next to it
+    ring: Path | None = None  #: Path of the ring, which might not exist. The probe's answers are next to it.
     ended: bool = False
 
 

@@ -143,7 +143,7 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits equally long for its ranks
+GRACE_SECONDS = 30.0  #: Seconds between SIGTERM and SIGKILL. torchrun waits equally long for its ranks.
 #: Seconds before a query about a process is abandoned. Most queries take milliseconds.
 LOOK_PATIENCE_SECONDS = 5.0
 _Answer = TypeVar("_Answer")

@@ -62,9 +62,9 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds. With `once`, read them once.
 
-    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise,
-    the existing content of the files counts as history: the agent learns the thresholds from it, and prints
-    a summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
+    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise, the
+    existing content of the files counts as history. The agent learns the thresholds from it, and prints a
+    summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
     second tail with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
@@ -227,7 +227,7 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name for a run: the name of the first file, or of its folder, and the start time."""
+    """Return a name for a run, made of the name of the first file or of its folder, and the start time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
@@ -263,7 +263,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # the folder was removed, or no watch is left; the slow poll reads its files
+                continue  # The folder was removed, or no watch is left. The slow poll reads its files.
             self._folders[folder] = watch
             self._names[watch] = folder
 

@@ -1,7 +1,7 @@
 """Agent of one run, which reads log lines and produces metrics, log copies, and incidents.
 
-The agent has no thread and no clock of its own: ``feed`` receives bytes, and ``tick`` receives the time.
-Errors in the agent do not affect the caller (see ``guard``).
+The agent has no thread and no clock of its own. Instead, ``feed`` receives bytes, and ``tick`` receives the
+time. Errors in the agent do not affect the caller (see ``guard``).
 """
 
 from __future__ import annotations

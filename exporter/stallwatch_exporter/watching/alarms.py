@@ -33,7 +33,7 @@ GATHER_SECONDS = 2.0
 #: Seconds to wait for the end of the run after a rank failed, because launchers take some seconds to end the
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # maximum wait in seconds; each further failure of a restarted rank prolongs the wait
+_ENDING_AT_MOST = 30.0  # Maximum wait in seconds. Each further failure of a restarted rank prolongs the wait.
 #: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
 #: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
@@ -82,7 +82,7 @@ _DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, so that
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
 _COMPARED_SECONDS = 60.0  # maximum seconds to wait for a slow rank
-#: Resolution by kind of ending; every other kind is a failure, which has its own notification.
+#: Resolution by kind of ending. Every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
@@ -163,7 +163,7 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent found this fault; progress of the run does not fix it
+                continue  # An earlier agent found this fault. Progress of the run does not fix it.
             if incident.rule in self.ranks.reported:
                 continue  # this finding is not based on a log line
             known = findings.get(incident.rule)
@@ -250,7 +250,7 @@ class Alarms:
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
-        """Resolve the stall: the run continues in `phase` after this many seconds without progress."""
+        """Resolve the stall. The run continues in `phase` after this many seconds without progress."""
         facts: IncidentUpdate = {
             **_progress(progress),
             "stalled_seconds": round(seconds, 1),

@@ -20,7 +20,7 @@ from stallwatch_rules.locale import contains_message
 #: Minimum seconds between two critical problems of separate episodes, if the run made steps in between.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
-# Resolutions, worst first: the worst resolution of a problem becomes the resolution of its episode.
+# Resolutions, worst first. The worst resolution of a problem becomes the resolution of its episode.
 _RESOLUTIONS: Sequence[Resolution] = (
     "run-failed",
     "unmended",

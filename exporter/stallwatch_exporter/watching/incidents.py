@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
-# Fields that change often while an incident is open; they are reported at intervals, not at each change.
+# Fields that change often while an incident is open. They are reported at intervals, not at each change.
 DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 

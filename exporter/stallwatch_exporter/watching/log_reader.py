@@ -24,7 +24,7 @@ HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
 LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after `FINISH_SECONDS`
 REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
-_COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
+_COPYING = 1 / 3  # Fraction of `REPORT_SECONDS` for copying. With a busy CPU, reading the end takes seconds.
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # maximum seconds between two readings if the memory use is steady and low
@@ -221,7 +221,7 @@ class LogReader:
                         f"there was no time to analyze {lines} before the end; "
                         "the log copies contain this output"
                     )
-            except Exception as error:  # for example, a temporary lack of memory; the agent must continue
+            except Exception as error:  # A lack of memory can be temporary, so the agent must continue.
                 if not had_error:
                     self._notice(
                         f"an error occurred in the agent ({type(error).__name__}: {error}); "

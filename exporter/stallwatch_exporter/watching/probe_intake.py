@@ -34,9 +34,9 @@ NO_PROBE = (
     " host imports torch together with the probe. Possible reasons are python -E, -I, or -S, a separate"
     " environment (sudo or a container), or ranks that run only on other hosts"
 )
-_LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
-_LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step
-WAIT_SECONDS = 15.0  #: seconds to wait for a ring after the first logged step; probes create rings earlier
+_LEAST_COST = 0.2  # Minimum loss of throughput, as a fraction. Logging and printing slow a rank down.
+_LEAST_SECONDS = 0.05  # Minimum loss per step. Printing a line takes a large share of a very short step.
+WAIT_SECONDS = 15.0  #: Seconds to wait for a ring after the first logged step. Probes create rings earlier.
 
 
 class ProbeIntake:

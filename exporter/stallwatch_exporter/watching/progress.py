@@ -150,7 +150,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: if a rank pauses training, the phase of that rank until its next step."""
+        """Phase of the run, or, if a rank pauses training, the phase of that rank until its next step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -266,8 +266,8 @@ class Advance:
         if tracker.attempt != self._attempt:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
-            # Do not count steps twice: the records of a rank's first second arrive after the log lines of the
-            # same steps.
+            # Do not count steps twice. The records of a rank's first second arrive after the log lines of
+            # the same steps.
             self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
             made = 0 if step is None or before is None or tracker.repeats else step - before

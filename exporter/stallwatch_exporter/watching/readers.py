@@ -10,7 +10,7 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
 _TRIED_AT = (8, 16, 32, 64, 128, 300)  # examine a source at these line counts, and a file at 300 lines
-_LIKELY_FROM = 64  # lines needed to accept an uncertain prefix; fewer lines might all come from one writer
+_LIKELY_FROM = 64  # Lines needed to accept an uncertain prefix. Fewer lines might all come from one writer.
 _SHOWN = b"Traceback (most recent call last):"  # unprefixed line that triggers a check of the line prefix
 _MOST_SHOWN = 16  # maximum number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source

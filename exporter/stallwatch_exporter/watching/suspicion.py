@@ -103,7 +103,7 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks might show its end
+            self.stacks = found.stacks  # A reported stall keeps its stacks. Later stacks might show its end.
         newest = HostSnapshot(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
         start = self._settings.stall_start_seconds

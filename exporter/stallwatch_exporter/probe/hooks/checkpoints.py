@@ -24,7 +24,7 @@ from .transformers import notice_event
 AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
 #: Minimum seconds between reports of a checkpoint's folder while files are written to it.
 FOLDER_SECONDS = 5.0
-MOST_REPORTS = 2000  #: maximum number of reports; further reports are counted as dropped
+MOST_REPORTS = 2000  #: Maximum number of reports. Further reports are counted as dropped.
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
