@@ -251,7 +251,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # The reported time identifies notifications, but clock offsets vary.
+        if episode.reported is not None:  # the reported time identifies notifications, and clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
