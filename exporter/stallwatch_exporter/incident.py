@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule name for a failure that no rule page explains
-RANK_GONE = "rank-gone"  #: rule name, without a page, for a rank that was ended from outside its program
+RANK_GONE = "rank-gone"  #: rule name (without a page) for a rank that was ended from outside its program
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]

@@ -153,7 +153,7 @@ class ServerSettings:
     #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
     allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
-    basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
+    basic_auth_file: Path | None = None  #: ``user:password`` lines for basic authentication
     mistake: str = ""  #: error in these settings that prevents serving; empty if there is none
 
 
@@ -180,7 +180,7 @@ class ExporterSettings:
     port: int = 19400  #: first port to try; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command for the last scrape
     tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
     tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate from this authority

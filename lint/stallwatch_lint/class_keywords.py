@@ -50,7 +50,7 @@ def _not_taken(
 
     Skip a call that might run only with a different release of the package. This is the case if the call
     depends on a check of the release, or on an exception that a different release raises. Also skip the old
-    name of a renamed argument if another call of the same class (in `others`) passes the new name.
+    name of a renamed argument if another call to the same class (in `others`) passes the new name.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
@@ -75,7 +75,7 @@ def _not_taken(
 
 
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
-    """Use a table of changed arguments to check calls of classes whose source cannot be read.
+    """Use a table of changed arguments to check calls to classes whose source cannot be read.
 
     The table lists arguments of transformers' own classes, such as ``evaluation_strategy``, which was
     renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.

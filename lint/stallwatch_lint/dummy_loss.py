@@ -156,7 +156,7 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
     """Return whether a sum over parameters is a term or a factor of the expression.
 
-    Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call of one of the functions in `makers`.
+    Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call to one of the functions in `makers`.
     """
     for part in _arithmetic(expression):
         while (  # skips reductions such as torch.stack([…]).sum()

@@ -22,7 +22,7 @@ _ROUNDS = 3
 class Kinds:
     """The kind of each object in a script, such as a Trainer or an Accelerator.
 
-    Objects are tracked from their constructors through assignments and through calls of the script's
+    Objects are tracked from their constructors through assignments and through calls to the script's
     functions.
     """
 

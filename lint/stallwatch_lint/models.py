@@ -32,7 +32,7 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
+    """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
     ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to

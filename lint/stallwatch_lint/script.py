@@ -92,7 +92,7 @@ class Script:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """All calls of the script, in line order."""
+        """All calls in the script, in line order."""
         return sorted(map(Call.of, self.of(ast.Call)), key=lambda call: call.line)
 
     @cached_property
@@ -128,7 +128,7 @@ class Script:
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """Yield the calls of functions and methods with one of these names, regardless of their owner."""
+        """Yield the calls to functions and methods with one of these names, regardless of their owner."""
         return (call for call in self.calls if call.last in last)
 
     @property
@@ -148,12 +148,12 @@ class Script:
         return bool(theirs) and not any(self.initializations())
 
     def initializations(self) -> Iterator[Call]:
-        """Yield the calls of ``deepspeed.initialize``, under any imported name."""
+        """Yield the calls to ``deepspeed.initialize``, under any imported name."""
         return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """The names of the model and of the engine for each call of ``deepspeed.initialize``."""
+        """The names of the model and of the engine for each call to ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:

@@ -167,7 +167,7 @@ def _given(call: Call, name: str) -> Any:
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _STRATEGIES = ("eval_strategy", "evaluation_strategy")
-_ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the call of a Trainer
+_ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in a call to a Trainer
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
@@ -203,7 +203,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 def sets_attribute(script: Script, *names: str) -> bool:
     """Return whether the script sets, or might set, an attribute with one of these names.
 
-    Examples of such code are ``args.eval_strategy = "no"`` and any call of ``setattr``.
+    Examples of such code are ``args.eval_strategy = "no"`` and any call to ``setattr``.
     """
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)

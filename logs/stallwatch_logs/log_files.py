@@ -492,7 +492,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
     """Return the problem to report if a folder or an archive does not contain logs.
 
-    ``archives`` are the names of the archives that the folder or archive contains instead.
+    ``archives`` contains the names of the archives that the folder or archive contains instead of logs.
     """
     if not archives:
         return InputProblem(

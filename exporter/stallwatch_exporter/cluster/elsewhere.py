@@ -1,4 +1,4 @@
-"""Suggest a command that starts an agent for each rank, for launchers that start ranks on other hosts."""
+"""For launchers that start ranks on other hosts, suggest a command that starts an agent for each rank."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class Member:
     """An agent of a multi-host run, with a sink for its incidents and a thread that posts its reports.
 
-    `update` and the sink do not block. The thread calls `step` about once a second, to run the coordinator
+    `update` and the sink do not block. The thread calls `step` about once a second to run the coordinator
     within this agent.
     """
 

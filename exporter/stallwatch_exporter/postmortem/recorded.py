@@ -408,7 +408,7 @@ def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
-    """Add the cause or the advice that the agent found in a stall, from the probe or the processes."""
+    """Add the cause or the advice that the agent obtained from the probe or the processes during a stall."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis

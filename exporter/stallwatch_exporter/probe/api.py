@@ -23,7 +23,7 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls of a sampler
+SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls to a sampler
 RECORD_SECONDS = 0.05  #: Minimum seconds between records. Faster steps share a record.
 FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 

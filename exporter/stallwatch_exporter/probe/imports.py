@@ -36,7 +36,7 @@ HOOKS = {
 
 _VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClient", "generate", "rollout"))
 
-#: Tuples of a class, a function, and the phase that a call of the function begins, keyed by module, for
+#: Tuples of a class, a function, and the phase that a call to the function begins, keyed by module, for
 #: ``hooks.phases``. The class is "" for a function of the module itself. "train" ends any other phase. The
 #: names occur in transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to 1.16,
 #: vLLM, and ms-swift 3. Missing names are skipped.

@@ -99,7 +99,7 @@ def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], Non
 
 
 def stop_noticing(cls: type, name: str) -> None:
-    """Restore the original function of a class, for all hooks."""
+    """Restore the original function of a class for all hooks."""
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
         setattr(cls, name, function.function)

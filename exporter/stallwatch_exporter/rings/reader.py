@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """New records since the last call of ``RingReader.read``, and the number of lost records."""
+    """New records since the last call to ``RingReader.read``, and the number of lost records."""
 
     records: list[Record] = []
     lost: int = 0  #: number of records overwritten before they were read

@@ -124,7 +124,7 @@ def signal_of(returncode: int) -> signal.Signals | None:
 
 
 def _status(returncode: int) -> Message:
-    """Return the description of an exit status, for use within a sentence."""
+    """Return a description of an exit status for use within a sentence."""
     killer = signal_of(returncode)
     if killer is None:
         return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)

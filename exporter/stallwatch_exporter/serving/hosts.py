@@ -127,7 +127,7 @@ def own_names() -> frozenset[str]:
 
 
 class _FullName:
-    """Full name of this machine, from a name server.
+    """Full name of this machine, which a name server provides.
 
     Only one caller at a time waits for the name server. All other callers get the last known name.
     """

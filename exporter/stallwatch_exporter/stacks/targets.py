@@ -1,4 +1,4 @@
-"""Find the ranks for ``stallwatch stacks`` to query, in a local run or among the descendants of a process."""
+"""Find the ranks that ``stallwatch stacks`` queries in a local run or among the descendants of a process."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _name_of(globs: Sequence[str], started: float) -> str:
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up, to limit the cost of busy files
+_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up to limit the cost of busy files
 
 
 class Waker:

@@ -1,6 +1,6 @@
 """Follow one growing file, even if it is rotated, truncated, or removed, or if its handle becomes stale.
 
-Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not
+Each call to ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not
 have to wait. Bytes are passed on unchanged. The line reader holds back an unfinished last line.
 """
 

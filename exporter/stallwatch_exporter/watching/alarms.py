@@ -110,7 +110,7 @@ class Alarms:
         self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add the matches of fatal causes, to report them once all lines of the failure have arrived."""
+        """Add the matches of fatal causes, which are reported once all lines of the failure have arrived."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -120,7 +120,7 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Add a rank's warning of an imminent or silent failure, to report it after the next diagnosis."""
+        """Add a rank's warning of an imminent or silent failure, to be reported after the next diagnosis."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
@@ -434,7 +434,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """Return the rank that blocks the run, from the stacks or from the cause in the log."""
+    """Return the rank that blocks the run according to the stacks or the cause in the log."""
     if stacks is not None and stacks.odd and rule in STANDSTILLS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None

@@ -49,7 +49,7 @@ class LostRank(msgspec.Struct, frozen=True):
 
 
 class RankExits:
-    """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
+    """Detect ranks that ended (`left` and `gone`) from their reports and the running processes.
 
     If a rank exits with code 0, its launcher does not end the other ranks. These ranks then wait for the
     ended rank until a timeout.

@@ -128,7 +128,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the ranks' own working times in a step, to find a rank that slows other ranks down."""
+        """Compare the ranks' own working times in a step to find a rank that slows other ranks down."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return

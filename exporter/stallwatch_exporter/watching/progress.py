@@ -1,4 +1,4 @@
-"""Track the progress of a watched run, from its ranks' reports and from its log.
+"""Track the progress of a watched run from its ranks' reports and its log.
 
 Steps and phases in the ranks' reports take precedence over the log. The log can also show phases that no
 probe detects, such as custom evaluations and saves, through their progress bars and messages.
@@ -187,7 +187,7 @@ class Advance:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
-        self._shown: tuple[object, ...] = (None, None, 1)  # signs of progress at the last call of `seen`
+        self._shown: tuple[object, ...] = (None, None, 1)  # signs of progress at the last call to `seen`
         self._attempt = 1
         self._step: int | None = None
         self._step_at: float | None = None  # None if the time before the next step includes other work

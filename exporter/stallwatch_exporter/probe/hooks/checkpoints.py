@@ -2,7 +2,7 @@
 
 The hooks do not read files. They report a path when ``torch.save`` opens a file, and when a model of
 transformers writes its configuration, which precedes the weights. They also report a path when a trainer's
-checkpoint is complete, and when DeepSpeed chooses the tag of a checkpoint. Direct calls of
+checkpoint is complete, and when DeepSpeed chooses the tag of a checkpoint. Direct calls to
 ``safetensors.torch.save_file`` are not observed.
 """
 

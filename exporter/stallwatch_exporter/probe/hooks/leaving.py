@@ -8,7 +8,7 @@ so a wrapper of ``sys.exit`` records the exit code. A ``raise SystemExit(1)`` wi
 observed only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
-Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends with a call of ``os._exit``, which does
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends with a call to ``os._exit``, which does
 not run ``atexit`` handlers. Such a rank runs multiprocessing's own finalizers while the exception that ends
 the process is still being handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13,
 ``multiprocessing/process.py``).

@@ -48,7 +48,7 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class PhaseTracker:
-    """Tracker of this process's current phase, which begins with a call of one of the phase's functions."""
+    """Tracker of this process's current phase, which begins with a call to one of the phase's functions."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

@@ -132,7 +132,7 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """Return when the first checkpoint is due, from the trainer's arguments."""
+    """Return when the first checkpoint is due according to the trainer's arguments."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 

@@ -209,7 +209,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the operand of a sum or mean, from the attribute of torch 2 or torch 1."""
+    """Return the shape of the operand of a sum or mean from the attribute of torch 2 or torch 1."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
