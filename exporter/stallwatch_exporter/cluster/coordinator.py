@@ -73,7 +73,7 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
+        self.lost = self.closed = False  #: `closed` is true after the lost agent's incidents are closed
 
         # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()

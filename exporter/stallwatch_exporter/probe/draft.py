@@ -1,6 +1,6 @@
 """Fill the next record of a probe, including numbers that a device has not computed yet.
 
-The draft has the format of a record (see ``layout``): number, time, and fields. Once the ring exists, the
+The draft has the format of a record (see ``layout``): number, time, and fields. When the ring exists, the
 draft is in the ring's header, so that the agent sees each number immediately.
 
 ``float(tensor)`` would wait for all work that is queued on the tensor's device. Therefore, the probe queues a
@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, now or once its device has computed it. This can raise any error."""
+        """Store a number in a field, now or after its device has computed it. This can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -115,7 +115,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last copied tensor once it is available, or ``None`` until then."""
+        """Return the number of the last copied tensor when it is available, or ``None`` until then."""
         if self._event is None or not self._event.query():
             return None
         self._event = None

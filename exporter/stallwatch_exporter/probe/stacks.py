@@ -48,7 +48,7 @@ class Answerer:
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
-        self.probe: Probe | None = None  #: set once this process is known to be a rank
+        self.probe: Probe | None = None  #: set after this process is known to be a rank
         self._forward_passes: ForwardPasses | None = None
         self._newest = 0  # number of the newest query
         self._base = base

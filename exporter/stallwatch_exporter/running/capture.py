@@ -132,7 +132,7 @@ class ByteQueue:
             self._lost[stream] += lines
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
-        """Return queued chunks after `timeout` seconds, or as soon as `most` bytes are queued."""
+        """Return queued chunks after `timeout` seconds, or when `most` bytes are queued."""
         with self._change:
             self._enough = most
             if self._bytes < most and not self._closed:

@@ -53,7 +53,7 @@ class Reserve:
         os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
 
     def remove(self) -> None:
-        """Remove the file, which is not needed once other files contain the whole record of the run."""
+        """Remove the file, which is not needed after other files contain the whole record of the run."""
         self._close()
         with suppress(OSError):
             self._path.unlink()

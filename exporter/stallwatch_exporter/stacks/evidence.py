@@ -37,7 +37,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result once it is available."""
+    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result when it is available."""
 
     def __init__(
         self,

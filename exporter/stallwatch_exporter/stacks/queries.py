@@ -77,7 +77,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """Return the dump once it is complete, or ``None`` while it does not exist or is still growing."""
+        """Return the dump when it is complete, or ``None`` while it does not exist or is still growing."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()
@@ -141,7 +141,8 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process, or none if py-spy cannot read it, for example due to ptrace rules."""
+    """Return the threads of a process, or none if py-spy cannot read it, for example because of ptrace
+    rules."""
     # Pass --nonblocking because by default py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

@@ -39,7 +39,7 @@ class Position(msgspec.Struct, frozen=True):
 class FileTailer:
     """Read the bytes that are appended to `path`, from the `position` at which an earlier tailer stopped.
 
-    If the file is replaced, the old file is read to its end. The new file is read once it has content. A
+    If the file is replaced, the old file is read to its end. The new file is read after it has content. A
     truncation is detected even if the file has grown again, because the bytes before the position are
     compared. If a truncation left a hole, the hole is skipped. If the handle of a file on a network file
     system is stale, the file is opened again at the next poll.
@@ -64,7 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            # Look for a new file before reading. Once the new file has content, the old file is complete.
+            # Look for a new file before reading. After the new file has content, the old file is complete.
             successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:

@@ -373,7 +373,7 @@ class Agent:
         return "warning" if busy and calm else "critical"
 
     def _respond(self, *, begins: bool) -> None:
-        """Start the user's `on_stall` action once the stall is critical and the stacks are collected."""
+        """Start the user's `on_stall` action when the stall is critical and the stacks are collected."""
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.unanswered)

@@ -92,7 +92,7 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # Maps a rule to the rule that replaces it once memory readings are known.
+        # Maps a rule to the rule that replaces it when memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
@@ -110,7 +110,7 @@ class Alarms:
         self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add the matches of fatal causes, which are reported once all lines of the failure have arrived."""
+        """Add the matches of fatal causes, which are reported after all lines of the failure have arrived."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:

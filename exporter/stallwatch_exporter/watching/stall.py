@@ -60,9 +60,9 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
         self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
-        self.sighted = False  #: true once stack snapshots have produced a result
+        self.sighted = False  #: true after stack snapshots have produced a result
         self.spell = 0  #: Number of the quiet period. Each sign of life begins a new period.
-        self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
+        self.over: Over | None = None  #: last quiet period that was evaluated or reported, after it ended
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """Record a sign of progress, such as a step, a batch of an evaluation, or a new phase.
