@@ -41,7 +41,7 @@ def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwis
     """Return the result of `query` for a process, or `otherwise` if it ended or cannot be inspected."""
     try:
         return query(psutil.Process(pid))
-    except (psutil.Error, OSError):  # psutil does not handle errors that a lack of descriptors or memory causes
+    except (psutil.Error, OSError):  # psutil does not handle a lack of descriptors or memory
         return otherwise
 
 
