@@ -81,7 +81,7 @@ def listed(
 
 
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint, which is a folder with all its content, or a single file.
+    """Return the faults of a checkpoint, which is either a folder with all its content or a single file.
 
     Only headers, tables of contents, and sizes are read. Nothing is unpickled. An unreadable file counts as a
     fault. `below` is the result of `listed` for this path, if the caller already has it.

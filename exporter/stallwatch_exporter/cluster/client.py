@@ -208,7 +208,8 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge reports, without agents that have been missing for a long time."""
+        """Return the agents that can merge reports, excluding agents that have been missing for a long
+        time."""
         now = self._clock()
         return {
             id: member

@@ -269,7 +269,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a pod, from a variable that the user can set, or from the name of the first pod.
+    """Return the JobSet of a pod from a variable that the user can set or from the name of the first pod.
 
     The controller itself sets only ``JOB_COMPLETION_INDEX``, the number of the pod.
     """

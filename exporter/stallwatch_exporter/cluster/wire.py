@@ -46,13 +46,13 @@ class Paces(msgspec.Struct, frozen=True):
     rank: int
     before: int  #: number of earlier steps of this rank, used by receivers to detect repeated steps
     steps: list[int]
-    own: list[float]  #: duration of each step, without the time in which the rank waits for other ranks
+    own: list[float]  #: duration of each step, excluding the time in which the rank waits for other ranks
     whole: list[float]
     tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """Report of one agent, which watches a host, or a single rank under ``srun … stallwatch run``."""
+    """Report of one agent, which watches a host or, under ``srun … stallwatch run``, a single rank."""
 
     key: str  #: key of the run
     agent: str  #: unique ID: host ID, process ID, and start time of the agent

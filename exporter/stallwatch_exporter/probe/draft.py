@@ -66,8 +66,8 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # A bit marks a field that was reported as NaN or infinity. The value alone is not enough: NaN can
-        # also mean unknown, and a later number can replace both values.
+        # A bit marks a field that was reported as NaN or infinity. The value alone is not enough, because
+        # NaN can also mean unknown, and a later number can replace both values.
         if number - number != 0.0:
             marked = self.cells[_REPORTED_NAN]
             self.cells[_REPORTED_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)

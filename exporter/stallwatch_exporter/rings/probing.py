@@ -283,7 +283,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
     def _of_rank(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank, without the rank's worker processes.
+        """Return the processes of a rank, excluding the rank's worker processes.
 
         Workers are processes without steps that started while another process of the rank trained.
         """

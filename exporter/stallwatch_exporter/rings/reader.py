@@ -57,7 +57,7 @@ class Batch(msgspec.Struct):
 
 
 def open_file(path: Path) -> int:
-    """Open a rank's file for reading, without waiting if it is a pipe without a writer."""
+    """Open a rank's file for reading. Do not wait if it is a pipe without a writer."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 

@@ -95,7 +95,7 @@ class ByteQueue:
         self._change = threading.Condition()
 
     def put(self, stream: str, data: bytes, time: float) -> None:
-        """Add bytes to the queue, without waiting."""
+        """Add bytes to the queue without waiting."""
         with self._change:
             lost = self._lost.pop(stream, 0)
             is_first = self._added[stream] < self._max // _FIRST_PART

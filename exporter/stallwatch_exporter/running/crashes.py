@@ -132,7 +132,7 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Return the last process of each rank, without processes that were retried.
+    """Return the last process of each rank, excluding processes that were retried.
 
     Processes that completed steps take precedence because a program that runs after the training can have
     the same rank. A successful retry needs no steps, because all steps might have been completed before.

@@ -101,7 +101,7 @@ _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
 class RunRegistry(CollectorRegistry):
-    """Registry of the metrics of one run, without creation times, and with the duration of the scrape."""
+    """Registry of the metrics of one run, which omits creation times and adds the scrape's duration."""
 
     def __init__(self, run: str) -> None:
         super().__init__(auto_describe=True)

@@ -139,7 +139,7 @@ class EvalWatch:
 
 
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
-    """Return the modules of a model that are in evaluation mode, with their paths.
+    """Return the modules of a model that are in evaluation mode, and their paths.
 
     Unless `strict` is True, return only modules that have trainable parameters themselves and no running
     statistics. The reason is that programs keep frozen parts and batch normalization in evaluation mode on
