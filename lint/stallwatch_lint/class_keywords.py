@@ -166,7 +166,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
 def _origin(
     script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
 ) -> str | None:
-    """Return the full name of the class of transformers or TRL to which a name refers, or None.
+    """Return the full name of the transformers or TRL class to which a name refers, or None.
 
     An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
     inherits its ``__init__``.

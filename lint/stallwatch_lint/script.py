@@ -118,7 +118,7 @@ class Script:
 
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
-        """String constants with their line numbers, without docstrings and other bare strings."""
+        """String constants with their line numbers, excluding docstrings and other bare strings."""
         bare = {id(node.value) for node in self.of(ast.Expr)}
         found = (node for node in self.of(ast.Constant) if id(node) not in bare)
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]

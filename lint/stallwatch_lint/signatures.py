@@ -23,7 +23,7 @@ Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Reads the arguments that classes accept from the source of the installed packages.
+    """Reader that finds the arguments of classes in the source of the installed packages.
 
     The reader follows a class from its import to its definition and to its base classes. The result is
     ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator, or an unknown base class.

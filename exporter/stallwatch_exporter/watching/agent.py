@@ -323,7 +323,8 @@ class Agent:
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
 
     def paused(self, seconds: float) -> None:
-        """Exclude the seconds for which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
+        """Exclude the seconds for which the agent or the whole machine was suspended, for example by
+        Ctrl-Z."""
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:

@@ -143,7 +143,8 @@ class StallWatch:
         return self.learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """Exclude the seconds for which the watch was suspended (Ctrl-Z, or a suspended machine)."""
+        """Exclude the seconds for which the watch or the whole machine was suspended, for example by
+        Ctrl-Z."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
