@@ -78,8 +78,7 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield the names of functions and methods (``self.name``) that return a sum over ungathered
-    parameters."""
+    """Yield names of functions and methods (``self.name``) that return a sum over ungathered parameters."""
     methods = {id(statement) for node in script.classes for statement in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
