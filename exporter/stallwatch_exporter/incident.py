@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule name for a failure that no rule page explains
-RANK_GONE = "rank-gone"  #: rule name, without a page, for a rank that was ended from outside its program
+RANK_GONE = "rank-gone"  #: rule name (without a page) for a rank that was ended from outside its program
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities; higher numbers are worse
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: Severities. Higher numbers are worse.
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so nothing can resolve the incident anymore.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of problems in a run; sinks receive the incident when it opens, changes, and resolves.
+    """One episode of problems in a run. Sinks receive the incident when it opens, changes, and resolves.
 
     In the agent and its journal, an incident is a single problem of one kind and rule. The module
     ``watching.episodes`` combines these problems.
@@ -64,7 +64,7 @@ class Incident(msgspec.Struct, kw_only=True):
     stalled_since: float | None = None  #: last time of progress before the stall; see `quiet_since`
     stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
-    learning: bool = False  #: True if the default threshold is used, because the run's durations are unknown
+    learning: bool = False  #: True if the default threshold is used because the run's durations are unknown
     at_floor: bool = False  #: True if the threshold is the minimum that the settings allow
     harm: str = "fatal"
     count: int = 1
@@ -75,7 +75,7 @@ class Incident(msgspec.Struct, kw_only=True):
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
-    hosts: list[str] = []  #: reporting hosts, if the run has several hosts; `host` is the host of `rank`
+    hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
     attempt: int = 0  #: number of the job attempt
     aliases: list[str] = []  #: IDs of the merged incidents, as "<agent> <ID>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
@@ -85,7 +85,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at the opening; `kind` and `rule` change if a finding becomes the run's end."""
+        """Kind and rule at the opening. `kind` and `rule` change if a finding becomes the run's end."""
         parts = self.id.rsplit("/", 3)
         if len(parts) == 4 and parts[1] in get_args(Kind):
             return parts[1], parts[2]
@@ -105,7 +105,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """Outcome of the incident; ``None`` if it is open, or if its agent ended without closing it."""
+        """Outcome of the incident, or ``None`` if it is open or its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -136,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no attention: it is closed, and the run did not crash."""
+        """Return whether the incident needs no attention, because it is closed and the run did not crash."""
         never_fixed = self.unwatched or self.resolution == "unmended"
         return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 
@@ -152,7 +152,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident can no longer change, because its run is over."""
+        """Return whether the incident can no longer change because its run is over."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
@@ -167,7 +167,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def unwatched(self) -> bool:
-        """Return whether the incident was closed without evidence, because no agent watches its run."""
+        """Return whether the incident was closed without evidence because no agent watches its run."""
         return self.status == "resolved" and self.resolution == "unknown"
 
     @property
@@ -177,7 +177,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a copy of an incident, closed at the end or the last report of the incident's agent."""
+    """Return a copy of an incident that is closed at the time of its agent's end or last report."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

@@ -6,14 +6,14 @@ import contextlib
 import mmap
 
 _M_ARENA_MAX = -8  # value from glibc's malloc/malloc.h
-_NEEDED_MB = 128  # two heaps of 64 MB; in a measurement, ``stallwatch run`` worked with 117 MB
+_NEEDED_MB = 128  # Two heaps of 64 MB. In a measurement, ``stallwatch run`` worked with 117 MB.
 
 
 def check_address_space() -> None:
     """Raise `MemoryError` if this process cannot reserve the address space that watching a run needs.
 
-    With less address space, a library that starts in a thread can abort the process, and ``Thread.start`` can
-    wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
+    With less address space, a library that starts in a thread can abort the process. ``Thread.start`` can
+    also wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
     """
     try:
         mmap.mmap(-1, _NEEDED_MB << 20).close()
@@ -22,7 +22,7 @@ def check_address_space() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Limit all threads to two shared heaps, because glibc would reserve up to 128 MB for each thread.
+    """Limit all threads to two shared heaps because glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
     CPython 3.11 hangs in that case, because its exception handling needs memory again, retries endlessly,

@@ -22,7 +22,7 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the state of the last line in the descriptor's file; stdout and stderr can share a file."""
+    """Return the state of the last line in the descriptor's file. Stdout and stderr can share a file."""
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -44,7 +44,8 @@ def begin_line(stream: TextIO) -> None:
 def print_notice(text: str) -> None:
     """Print a notice on its own line of stderr.
 
-    If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost.
+    If stderr is not writable because of a closed connection, a broken pipe, or a full disk, the notice is
+    lost.
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     try:
@@ -69,7 +70,7 @@ class Guard:
     """Run parts of the agent's work and report their errors: ``with guard("reading the log"):``."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """Set up the guard; notices end with `outlook`, which says what the error does not affect."""
+        """Set up the guard. Notices end with `outlook`, which states what the error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice
@@ -85,7 +86,7 @@ class Guard:
             if what not in self._reported:
                 self._reported.add(what)
                 cause = type(error).__name__
-                # Import late, because ranks and every command load this module. The import can fail if no
+                # Import late because ranks and every command load this module. The import can fail if no
                 # descriptor is free.
                 with contextlib.suppress(OSError):
                     from stallwatch_rules.text.redact import redact
@@ -95,7 +96,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for work after the command has ended; errors in it must not change the exit code."""
+    """Return a guard for work after the command has ended. Errors in it must not change the exit code."""
     return Guard(surviving(notice), "the exit code of the command is unchanged")
 
 

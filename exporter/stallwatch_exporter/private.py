@@ -17,11 +17,11 @@ from pathlib import Path
 from stallwatch_exporter.settings import make_home
 
 _OTHERS = 0o077
-_usual = -1  # the user's umask; -1 if the umask was not changed
+_usual = -1  # the user's umask, or -1 if the umask was not changed
 
 
 def usual_umask() -> int:
-    """Return the user's umask, for ``subprocess.Popen``; -1 if it was not changed."""
+    """Return the user's umask for ``subprocess.Popen``, or -1 if it was not changed."""
     return _usual
 
 

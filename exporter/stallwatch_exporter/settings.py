@@ -75,7 +75,7 @@ def _report_folders_used(foreign: Path, account_home: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder with mode 700, because it contains logs; an existing folder keeps its mode."""
+    """Create the state folder with mode 700 because it contains logs. An existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -91,7 +91,7 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def why_not_own(folder: Path) -> str:
-    """Return why another account can write to this folder or replace it, with a remedy; "" if none can."""
+    """Return why another account can write to this folder or replace it, with a remedy, or "" if none can."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:
@@ -115,7 +115,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote; expand ``~``, and interpret a relative path from `folder`.
+    """Return the path that a user wrote, with ``~`` expanded and a relative path interpreted from `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -128,7 +128,7 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the working directory; ``Path(".")`` if it was deleted."""
+    """Return the working directory, or ``Path(".")`` if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -153,7 +153,7 @@ class ServerSettings:
     #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
     allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
-    basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
+    basic_auth_file: Path | None = None  #: ``user:password`` lines for basic authentication
     mistake: str = ""  #: error in these settings that prevents serving; empty if there is none
 
 
@@ -179,8 +179,8 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address on which /metrics listens
     port: int = 19400  #: first port to try; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search because other programs use them
+    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command for the last scrape
     tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
     tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate from this authority
@@ -193,7 +193,7 @@ class ExporterSettings:
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: age in days at which ended runs are removed; checked when another run starts
-    keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
+    keep_gb: float = 10.0  #: Maximum space for ended runs in GB. The oldest runs are removed first.
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 

@@ -20,7 +20,7 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return by how many seconds the wall clock was changed since the process started; 0 if less than 1 s."""
+    """Return the number of seconds by which the wall clock changed since the start, or 0 if under 1 s."""
     change = time.time() - now()
     return change if abs(change) >= _STEP else 0.0
 

@@ -15,7 +15,7 @@ from stallwatch_lint.run import Run
 
 
 class Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A combination of values that DeepSpeed rejects; `facts/assertions.yaml` explains the fields."""
+    """A combination of values that DeepSpeed rejects. `facts/assertions.yaml` explains the fields."""
 
     kind: str
     key: str

@@ -21,9 +21,10 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Check that the three batch sizes are consistent with each other and with the run's number of ranks.
 
-    Yield a diagnostic if a size is not positive, if no number of ranks makes the sizes consistent, or if the
-    sizes require a different number of ranks than the run has. Yield nothing if ranks share a batch (tensor
-    or sequence parallelism) or if elasticity or the autotuner chooses the sizes.
+    Yield a diagnostic if a size is not positive, or if no number of ranks makes the sizes consistent. Also
+    yield a diagnostic if the sizes require a different number of ranks than the run has. Yield nothing if
+    ranks share a batch (tensor or sequence parallelism) or if elasticity or the autotuner chooses the
+    sizes.
     """
     world = run.world_size
     for key in SIZES:

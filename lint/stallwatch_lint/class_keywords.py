@@ -48,9 +48,9 @@ def _not_taken(
 ) -> Iterator[Diagnostic]:
     """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that might run only with another release of the package. This is the case if the call
-    depends on a check of the release, or on an exception that another release raises. Also skip the old
-    name of a renamed argument if another call of the same class (in `others`) passes the new name.
+    Skip a call that might run only with a different release of the package. This is the case if the call
+    depends on a check of the release, or on an exception that a different release raises. Also skip the old
+    name of a renamed argument if another call to the same class (in `others`) passes the new name.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
@@ -75,7 +75,7 @@ def _not_taken(
 
 
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
-    """Use a table of changed arguments to check calls of classes whose source cannot be read.
+    """Use a table of changed arguments to check calls to classes whose source cannot be read.
 
     The table lists arguments of transformers' own classes, such as ``evaluation_strategy``, which was
     renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.
@@ -159,14 +159,14 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # the base is a mixin from another file
+            return False  # the base is a mixin from a different file
     return False
 
 
 def _origin(
     script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
 ) -> str | None:
-    """Return the full name of the class of transformers or TRL to which a name refers, or None.
+    """Return the full name of the transformers or TRL class to which a name refers, or None.
 
     An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
     inherits its ``__init__``.

@@ -24,7 +24,7 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """Determines how often the nodes of a script run.
+    """Analysis of how often the nodes of a script run.
 
     The result depends on the blocks around a node, and on earlier ``return`` and ``continue`` statements.
     """

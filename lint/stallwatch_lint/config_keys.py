@@ -172,7 +172,7 @@ def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Message | None:
-    """Return a message that suggests the most similar known key; ``None`` if no key is similar enough."""
+    """Return a message that suggests the most similar known key, or ``None`` if no key is similar enough."""
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=cutoff)
     return message("lint.did-you-mean", near=near[0]) if near else None
 
@@ -226,7 +226,7 @@ _TAKES: Mapping[KindName, Callable[[Any], bool]] = {
 
 
 def _plain(value: Any) -> int | float | None:
-    """Return the number in a string; ``None`` if the string is not a number."""
+    """Return the number in a string, or ``None`` if the string is not a number."""
     try:
         found = number(float(value)) if isinstance(value, str) else None
     except ValueError:

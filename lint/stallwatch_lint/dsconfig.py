@@ -13,7 +13,7 @@ Path = tuple[str, ...]  #: the keys from the top, such as ``("zero_optimization"
 _LARGEST = 1e300
 _LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = lazy(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
-AUTO = "auto"  #: a value that transformers or accelerate replaces; DeepSpeed itself does not replace it
+AUTO = "auto"  #: A value that transformers or accelerate replaces. DeepSpeed itself does not replace it.
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DsConfig:
     accelerate: bool = False
 
     def get(self, *path: str) -> Any:
-        """Return the value at this path; ``None`` if it is missing."""
+        """Return the value at this path, or ``None`` if it is missing."""
         value: Any = self.values
         for key in path:
             if not isinstance(value, Mapping):
@@ -45,12 +45,12 @@ class DsConfig:
         return path[-1] in self.section(*path[:-1])
 
     def section(self, *path: str) -> Mapping[str, Any]:
-        """Return the object at this path; an empty object if the path is missing."""
+        """Return the object at this path, or an empty object if the path is missing."""
         value = self.get(*path)
         return value if isinstance(value, Mapping) else {}
 
     def on(self, *path: str) -> bool:
-        """Return whether the value is exactly ``true``; ``auto`` and other values do not count."""
+        """Return whether the value is exactly ``true``. ``auto`` and other values do not count."""
         return self.get(*path) is True
 
     def at(self, *path: str) -> Place:
@@ -89,14 +89,14 @@ class DsConfig:
 
 
 def number(value: Any) -> float | None:
-    """Return the value as a float; ``None`` if it is not a finite number (such as ``true`` or ``"auto"``)."""
+    """Return the value as a finite float, or ``None`` for any other value, such as ``true`` or ``"auto"``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that pydantic 2 (2.14.3) reads from a value; ``None`` if pydantic rejects it.
+    """Return the integer that pydantic 2 (2.14.3) reads from a value, or ``None`` if pydantic rejects it.
 
     For example, the result is 3 for ``3.0`` and ``"3"``, and ``None`` for ``"3e0"``.
     """

@@ -22,12 +22,12 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or in a loop.
 
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
-    0.19.8), so a sum over a small part of a model can work. A term is reported only if it is assigned to a
-    variable that is named for a loss or on which ``backward`` is called, or if it is multiplied by zero. A
-    product with zero has no purpose except in a loss. The same sum for a log line is also wrong under
-    ZeRO-3, but does not stop the run. In a ``forward``, the parameters can belong to the running module and
-    are then present, so the severity is only "likely". According to tests, DeepSpeed 0.15.3 and 0.19.8 fail
-    in the first backward pass.
+    0.19.8), so a sum over a small part of a model can work. A term is reported only if it is multiplied by
+    zero or assigned to a loss variable. A variable counts as a loss if it is named for a loss or if
+    ``backward`` is called on it. A product with zero has no purpose except in a loss. The same sum for a
+    log line is also wrong under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can
+    belong to the running module and are then present, so the severity is only "likely". According to tests,
+    DeepSpeed 0.15.3 and 0.19.8 fail in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -78,8 +78,7 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield the names of functions and methods (``self.name``) that return a sum over ungathered
-    parameters."""
+    """Yield names of functions and methods (``self.name``) that return a sum over ungathered parameters."""
     methods = {id(statement) for node in script.classes for statement in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -156,7 +155,7 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
     """Return whether a sum over parameters is a term or a factor of the expression.
 
-    Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call of one of the functions in `makers`.
+    Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call to one of the functions in `makers`.
     """
     for part in _arithmetic(expression):
         while (  # skips reductions such as torch.stack([…]).sum()
@@ -189,7 +188,7 @@ def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
 
 
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
-    """Return the loop variable of a loop over a module's parameters; an empty string for other loops."""
+    """Return the loop variable of a loop over a module's parameters, or an empty string for other loops."""
     if _owner_of_parameters(over) is None:
         return ""
     if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":

@@ -12,17 +12,17 @@ from stallwatch_lint.script import Function, Script, dotted, last_name
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
 _LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer does not have ``save_model``
 
-#: base classes that do not inherit from a Trainer; a class with only these bases is not a Trainer
+#: Base classes that do not inherit from a Trainer. A class with only these bases is not a Trainer.
 _BARE = ("object", "ABC", "Protocol", "Module")
-#: number of passes over the script; several passes are needed, because functions can use objects that other
-#: functions return
+#: Number of passes over the script. Several passes are needed, because functions can use objects that other
+#: functions return.
 _ROUNDS = 3
 
 
 class Kinds:
     """The kind of each object in a script, such as a Trainer or an Accelerator.
 
-    Objects are tracked from their constructors through assignments and through calls of the script's
+    Objects are tracked from their constructors through assignments and through calls to the script's
     functions.
     """
 
@@ -51,7 +51,7 @@ class Kinds:
                 self._passes(call)
 
     def of(self, node: ast.expr) -> Kind:
-        """Return the kind of the object to which the expression evaluates; empty if unknown."""
+        """Return the kind of the object to which the expression evaluates, or "" if it is unknown."""
         kind = self._known(node)
         if kind:
             return kind

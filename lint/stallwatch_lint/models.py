@@ -32,7 +32,7 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
+    """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
     ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
@@ -72,11 +72,11 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are trained in evaluation mode: the script calls ``eval()`` but never ``train()``.
+    """Find models trained in evaluation mode because the script calls ``eval()`` but never ``train()``.
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
-    engine, and the script must call the ``backward`` method of this engine, because reference models,
-    teachers, and reward models correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
+    engine, and the script must call the ``backward`` method of this engine. Reference models, teachers, and
+    reward models, in contrast, correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
     the backward pass that each module is in training mode (``runtime/zero/parameter_offload.py``). Since
     0.15.4, DeepSpeed does not check the mode, and dropout stays off.
     """

@@ -1,4 +1,4 @@
-"""Track what each name in a script refers to, until another value is assigned to the name.
+"""Track what each name in a script refers to, until a different value is assigned to the name.
 
 Names are tracked line by line, and separately for each function.
 """
@@ -40,7 +40,7 @@ class Names:
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Record the meaning of a name after this statement; ignore a target that is not a name."""
+        """Record the meaning of a name after this statement, and ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -60,9 +60,9 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of the name in a node; empty if the meaning is unknown.
+        """Return the meaning of the name in a node, or "" if the meaning is unknown.
 
-        If `among` is not empty, meanings outside of `among` count as unknown.
+        If `among` is not empty, meanings that are not in `among` count as unknown.
         """
         name = dotted(node)
         if "?" in name:

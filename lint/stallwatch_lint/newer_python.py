@@ -10,7 +10,7 @@ import re
 import sys
 
 _F_STRING = r"""\b(?:[fF][rR]?|[rR][fF])(?P<quote>["']).*\{"""
-# Matches any line, because the parser reports only the line where the comprehension begins.
+# Matches any line because the parser reports only the line where the comprehension begins.
 _ASYNCHRONOUS = ""
 _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the content of brackets, with up to one nested level
 

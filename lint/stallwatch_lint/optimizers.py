@@ -86,7 +86,7 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return a fix that suggests the most similar known name, ignoring case; ``None`` if none is similar."""
+    """Return a fix that suggests the most similar name, ignoring case, or ``None`` if none is similar."""
     written = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None

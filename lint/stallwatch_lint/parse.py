@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
 
-#: maximum length of a text whose keys get line numbers; a longer text takes seconds to parse
+#: Maximum length of a text whose keys get line numbers. A longer text takes seconds to parse.
 MAX_PLACED = 1 << 20
 
 #: Paths of keys in DeepSpeed's configuration, by the corresponding name in accelerate's file.
@@ -96,7 +96,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
 
 def strict(found: Diagnostic) -> Diagnostic:
-    """Raise the severity of a diagnostic about Hjson to ``fails``; return other diagnostics unchanged.
+    """Raise the severity of a diagnostic about Hjson to ``fails``, and return other diagnostics unchanged.
 
     This function is for files that transformers or accelerate reads, because these libraries accept only
     JSON.
@@ -142,7 +142,7 @@ def key_lines(text: str) -> dict[Path, int]:
         return {}
     lines: dict[Path, int] = {}
     nodes: list[tuple[Path, yaml.Node | None]] = [((), root)]
-    # The list grows during the loop. Its size is limited, because an alias can refer to an enclosing node.
+    # The list grows during the loop. Its size is limited because an alias can refer to an enclosing node.
     for path, node in nodes:
         if isinstance(node, yaml.MappingNode) and len(path) < MAX_DEPTH:
             for key, value in node.value[: MAX_KEYS - len(nodes)]:
@@ -153,7 +153,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Parse text that is not JSON as Hjson; return its values, and a diagnostic about the text."""
+    """Parse text that is not JSON as Hjson. Return its values and a diagnostic about the text."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)

@@ -20,7 +20,7 @@ _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
 
 # Meanings of names: a result of deepspeed.initialize, and a result of accelerate's prepare.
 _ENGINE, _PREPARED = "engine", "prepared"
-_MODULE, _BARE = "module", "bare"  # meanings: a model's module, and another object after unwrap_model
+_MODULE, _BARE = "module", "bare"  # meanings: a model's module, and a different object after unwrap_model
 _MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED``, and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine
@@ -53,7 +53,7 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Return whether all ranks must make this call, because the call waits for all ranks."""
+        """Return whether all ranks must make this call because the call waits for all ranks."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE

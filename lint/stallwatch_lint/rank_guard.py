@@ -90,8 +90,8 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
 
     Skip a call if the code for the other ranks makes the same call, because scripts often let the first
-    rank run before the other ranks. Skip collectives of a process group, because ranks outside of the group
-    do not take part in these collectives.
+    rank run before the other ranks. Skip collectives of a process group, because ranks outside the group do
+    not take part in these collectives.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []

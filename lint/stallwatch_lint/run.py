@@ -25,11 +25,11 @@ class Run:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the run; ``None`` if there is no configuration or the stage is unknown."""
+        """ZeRO stage of the run, or ``None`` if there is no configuration or the stage is unknown."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:
-        """Return the version of an installed package; `None` if the version is unknown."""
+        """Return the version of an installed package, or `None` if the version is unknown."""
         return version_of(self.versions, package)
 
     def fits(self, package: str, specifier: str) -> bool:

@@ -8,7 +8,7 @@ Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and
 gather weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0
 (``accelerator.py``, ``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The
 PPO trainers of TRL 0.11 to 0.16 fail for the same reason, because their ``save_model`` replaces the engine
-with another model.
+with a bare model.
 """
 
 from __future__ import annotations

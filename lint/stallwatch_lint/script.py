@@ -37,7 +37,7 @@ class Call:
 
     @property
     def owner(self) -> str:
-        """Dotted name of the object on which the method is called; empty for a plain function."""
+        """Dotted name of the object on which the method is called, or "" for a plain function."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -53,7 +53,7 @@ class Call:
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return the argument that is passed by this name or at this position; `None` if it is missing."""
+        """Return the argument that is passed by this name or at this position, or `None` if it is missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -62,7 +62,7 @@ class Call:
         return None
 
     def constant(self, name: str) -> Any:
-        """Return the constant that the call passes as this argument; ``None`` if it is not a constant."""
+        """Return the constant that the call passes as this argument, or ``None`` if it is not a constant."""
         value = self.argument(name)
         return value.value if isinstance(value, ast.Constant) else None
 
@@ -92,7 +92,7 @@ class Script:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """All calls of the script, in line order."""
+        """All calls in the script, in line order."""
         return sorted(map(Call.of, self.of(ast.Call)), key=lambda call: call.line)
 
     @cached_property
@@ -118,7 +118,7 @@ class Script:
 
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
-        """String constants with their line numbers, without docstrings and other bare strings."""
+        """String constants with their line numbers, excluding docstrings and other bare strings."""
         bare = {id(node.value) for node in self.of(ast.Expr)}
         found = (node for node in self.of(ast.Constant) if id(node) not in bare)
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
@@ -128,7 +128,7 @@ class Script:
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """Yield the calls of functions and methods with one of these names, regardless of their owner."""
+        """Yield the calls to functions and methods with one of these names, regardless of their owner."""
         return (call for call in self.calls if call.last in last)
 
     @property
@@ -148,12 +148,12 @@ class Script:
         return bool(theirs) and not any(self.initializations())
 
     def initializations(self) -> Iterator[Call]:
-        """Yield the calls of ``deepspeed.initialize``, under any imported name."""
+        """Yield the calls to ``deepspeed.initialize``, under any imported name."""
         return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """The names of the model and of the engine for each call of ``deepspeed.initialize``."""
+        """The names of the model and of the engine for each call to ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:
@@ -201,7 +201,7 @@ class Script:
         """Return all calls that can create this object.
 
         The object is given by an expression, or by a variable to which the script assigns the results of
-        calls. Return an empty list if the object might have another origin.
+        calls. Return an empty list if the object might have a different origin.
         """
         values = [value]
         if isinstance(value, ast.Name):
@@ -222,7 +222,7 @@ class Script:
 
 
 def parse_script(text: str, file: str) -> Script | Diagnostic:
-    """Parse a script; return a diagnostic if Python cannot parse or compile it. The script is never run.
+    """Parse a script. Return a diagnostic if Python cannot parse or compile it. The script is never run.
 
     Compilation finds errors that parsing does not find, such as ``return`` outside a function.
 
@@ -264,7 +264,7 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the elements of a target such as ``a, b``; for other targets, a list with only the target."""
+    """Return the elements of a target such as ``a, b``, or a list with only the target for other targets."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 

@@ -23,7 +23,7 @@ Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Reads the arguments that classes accept from the source of the installed packages.
+    """Reader that finds the arguments of classes in the source of the installed packages.
 
     The reader follows a class from its import to its definition and to its base classes. The result is
     ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator, or an unknown base class.
@@ -35,7 +35,7 @@ class Signatures:
         self._known: dict[str, frozenset[str] | None] = {}
 
     def taken(self, full: str) -> frozenset[str] | None:
-        """Return the arguments that a class (``trl.SFTConfig``) accepts; `None` if they are uncertain."""
+        """Return the arguments that a class (``trl.SFTConfig``) accepts, or `None` if they are uncertain."""
         if full not in self._known:
             self._known[full] = self._taken(self._find(full, 0), 0)
         return self._known[full]

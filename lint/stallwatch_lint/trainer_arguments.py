@@ -25,16 +25,16 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: Classes that transformers itself defines; other classes can have other defaults.
+#: Classes that transformers itself defines. Other classes can have different defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
 def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
-    Only literal values are compared. A call that names another configuration file is skipped. A call that
-    names no file can still use this file (``accelerate launch``), but its arguments can also be changed
-    later. A difference in such a call is therefore only a likely problem.
+    Only literal values are compared. A call that names a different configuration file is skipped. A call
+    that names no file can still use this file (``accelerate launch``), but its arguments can also be
+    changed later. A difference in such a call is therefore only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
         return
@@ -86,7 +86,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the number or boolean that the node represents; ``None`` for any other node."""
+    """Return the number or boolean that the node represents, or ``None`` for any other node."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -157,7 +157,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return a constant argument of a call, or the argument's known default; ``None`` if both are unknown."""
+    """Return a constant argument of a call or its known default, or ``None`` if both are unknown."""
     if call.argument(name) is not None:
         return call.constant(name)
     of_transformers = call.last in _OWN and not call.open and not call.node.args[1:]
@@ -167,7 +167,7 @@ def _given(call: Call, name: str) -> Any:
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _STRATEGIES = ("eval_strategy", "evaluation_strategy")
-_ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the call of a Trainer
+_ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in a call to a Trainer
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
@@ -203,7 +203,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 def sets_attribute(script: Script, *names: str) -> bool:
     """Return whether the script sets, or might set, an attribute with one of these names.
 
-    Examples of such code are ``args.eval_strategy = "no"`` and any call of ``setattr``.
+    Examples of such code are ``args.eval_strategy = "no"`` and any call to ``setattr``.
     """
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
@@ -246,7 +246,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return the numbers of processes, samples per device, and accumulation steps; ``None`` if unknown."""
+    """Return the numbers of processes, samples per device, and accumulation steps, or ``None`` if unknown."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

@@ -28,9 +28,9 @@ _PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # a line of
 
 
 class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that fail together in these version ranges; `facts/versions.yaml` explains the fields."""
+    """Packages that fail together in these version ranges. `facts/versions.yaml` explains the fields."""
 
-    #: version specifiers by canonical package name; versions that satisfy all specifiers conflict
+    #: Version specifiers by canonical package name. Versions that satisfy all specifiers conflict.
     ranges: dict[str, str]
     severity: Severity
     fails: str
@@ -90,7 +90,7 @@ def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
 
 
 def version_of(versions: Mapping[str, str], package: str) -> Version | None:
-    """Return the version of this package; ``None`` if it is not installed or its version is invalid."""
+    """Return the version of this package, or ``None`` if it is not installed or its version is invalid."""
     text = versions.get(canonicalize_name(package))
     try:
         return Version(text) if text else None

@@ -42,7 +42,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         raise InputError(
             f"the zip archive is corrupt ({error})", "create or copy the archive again"
         ) from error
-    # All members share the meter, because overlapping members repeat the same bytes.
+    # All members share the meter because overlapping members repeat the same bytes.
     meter = Meter(limits, taken=size)
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
@@ -92,7 +92,7 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def resumed(head: bytes, stream: Any) -> BinaryIO:
-    """Return a stream of the bytes that were already read from ``stream``, followed by its other bytes."""
+    """Return a stream of the bytes already read from ``stream``, followed by its remaining bytes."""
     return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 

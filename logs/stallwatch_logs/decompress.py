@@ -17,7 +17,7 @@ from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
-_PIECE = 64 * 1024  # number of compressed bytes passed to each call of a decompressor
+_PIECE = 64 * 1024  # number of compressed bytes passed in each call to a decompressor
 _MEMORY = 512 * 1024**2  # maximum size of the dictionary of a decompressor, in bytes
 
 
@@ -165,7 +165,7 @@ class _Gzip:
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
     """Return the decompressed text of the longest valid prefix of `data`.
 
-    If a call of the decompressor fails, the output of the whole call is lost.
+    If a call to the decompressor fails, the output of the whole call is lost.
     """
     out, at, size = [], 0, 1 << len(data).bit_length() >> 1
     while size:

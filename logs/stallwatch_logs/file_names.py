@@ -1,8 +1,8 @@
 """Determine from the names of files which files in a folder are logs, and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
-pod, or a rank. It is the number of a rank if several files are numbered in the same way, and if the file's
-own number is the only rank in the first lines of each file.
+pod, or a rank. It is the number of a rank if several files are numbered in the same way, and the first
+lines of each file contain only the file's own number as the rank.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
             family[int(found["number"])] = name
     ranks: dict[str, int] = {}
     for family in families.values():
-        # The file with the highest number is checked first, because a high number is rarely a rank by chance.
+        # The file with the highest number is checked first because a high number is rarely a rank by
+        # chance.
         if 2 <= len(family) <= MOST_FILES and all(
             _names_only(number, paths[family[number]]) for number in sorted(family, reverse=True)
         ):

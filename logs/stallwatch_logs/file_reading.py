@@ -32,7 +32,7 @@ class Stopped(Exception):
 class FileRead:
     """The result of reading a file."""
 
-    #: reading of only this file; ``None`` if it was merged into the reading of the run
+    #: reading of only this file, or ``None`` if it was merged into the reading of the run
     reading: PartialReading | None
     bytes: int = 0
     lines: int = 0

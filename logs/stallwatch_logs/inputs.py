@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True):
     members: int = 10_000
     expanded: int = 64 * 1024**3
     ratio: int = 200  #: maximum ratio of decompressed to compressed bytes
-    #: minimum size of a result, in bytes, for which the ratio is limited; smaller results are read quickly
+    #: Minimum size of a result, in bytes, for which the ratio is limited. Smaller results are read quickly.
     ratio_from: int = 1024**3
     until: float | None = None  #: deadline, as a time of the monotonic clock
     section: str = "archives"  #: section of the configuration in which the user sets these limits

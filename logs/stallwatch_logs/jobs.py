@@ -36,20 +36,20 @@ _MACHINE = lazy(
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# These words can be anywhere in a name, because the names of logs from Ray's workers, NCCL, and CANN have
-# further words in front of the process ID.
+# These words can be anywhere in a name because the logs of Ray's workers, NCCL, and CANN have further words
+# before the process ID in their names.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100
 _PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
-_CLOSE = 300  # maximum gap between the process IDs of one launch; threads also use IDs
+_CLOSE = 300  # Maximum gap between the process IDs of one launch. Threads also use IDs.
 _MOST_PROCESSES = 2**22  # maximum process ID on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether numbers can be job numbers: they have a typical form, and are not dates or times."""
+    """Return whether numbers can be job numbers, which have a typical form and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))

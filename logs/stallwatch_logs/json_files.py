@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _LARGEST = 64 * 1024**2
-#: maximum number of values, enough for 300,000 entries; an empty list needs 30 times the memory of its text
+#: Maximum number of values, enough for 300,000 entries. An empty list needs 30 times the memory of its
+#: text.
 _MOST_VALUES = 2_000_000
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 

@@ -43,8 +43,8 @@ class LogFile:
 
     name: str  #: name to show to the user; for a member, "archive!member"
     rank: int | None  #: rank that printed the log, if the file's name contains it
-    named_by_user: bool  #: True if the user specified the file itself; the file must then be text
-    size: int  #: number of bytes on disk; 0 if unknown
+    named_by_user: bool  #: True if the user specified the file itself. The file must then be text.
+    size: int  #: number of bytes on disk, or 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: path with which another process can open the log, if the log is a separate file
     plain: bool = False  #: True if the file is neither compressed nor converted
@@ -84,7 +84,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read the whole file through one descriptor, because log rotation can replace the file."""
+        """Read the whole file through one descriptor because log rotation can replace the file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -492,7 +492,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
     """Return the problem to report if a folder or an archive does not contain logs.
 
-    ``archives`` are the names of the archives that the folder or archive contains instead.
+    ``archives`` contains the names of the archives that the folder or archive contains instead of logs.
     """
     if not archives:
         return InputProblem(

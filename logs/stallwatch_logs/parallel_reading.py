@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the corresponding minimum for a forked process; it is lower, because a forked process loads nothing
+#: The corresponding minimum for a forked process. It is lower, because a forked process loads nothing.
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
@@ -53,7 +53,7 @@ class Parallel:
 
     workers: int = 1  #: number of processes, including the current process
     executor: Executor | None = None
-    #: minimum number of bytes on disk for which processes are started; ``None`` for the default
+    #: minimum number of bytes on disk for which processes are started, or ``None`` for the default
     worth: int | None = None
     may_fork: bool = False
 
@@ -118,7 +118,7 @@ def read_all(
         # result.
         engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # The current process also reads files, because the other processes need time to start. Between two
+    # The current process also reads files because the other processes need time to start. Between two
     # portions, it submits the next job, so that no job waits for a busy process while another process is
     # idle.
     with _processes(count, pages, board, engines if parallel.forks else None) as pool:
@@ -175,7 +175,7 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) 
             pool.submit(os.getpid)
     except BaseException as error:
         # The processes that were started wait for jobs that never arrive, and this process would wait for
-        # these processes.
+        # them.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -200,7 +200,7 @@ class Healthy(NamedTuple):
     """A run that the user expects to be healthy. Another run is compared with it."""
 
     baseline: Baseline
-    verdict: Verdict  #: verdict on the run; it shows whether the run is really healthy
+    verdict: Verdict  #: Verdict on the run. It shows whether the run is really healthy.
     problems: list[InputProblem]
 
 

@@ -15,7 +15,7 @@ from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.scan.chunks import chunk_end
 
 HEAD = 256 * 1024  #: number of bytes in the head of a file
-_NEAR = 4096  # number of bytes that are read first, because most lines are shorter
+_NEAR = 4096  # number of bytes that are read first because most lines are shorter
 
 
 def head_first(portions: Iterator[bytes]) -> Iterator[bytes]:

@@ -132,7 +132,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
 
 
 def _clean(stacks: StallStacks) -> StallStacks:
-    """Return the stacks without secrets and terminal control characters, because the files are untrusted."""
+    """Return the stacks without secrets and terminal control characters because the files are untrusted."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -154,7 +154,7 @@ class _RefusedError(Exception):
 
 
 def _read(file: LogFile) -> StallStacks | Dumped | None:
-    """Return the content of a file; ``None`` if it has no states of ranks and the user did not name it."""
+    """Return the content of a file, or ``None`` if it has no states of ranks and the user did not name it."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

@@ -26,7 +26,7 @@ class RayExecutor(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Start a call as a task. All calls of a function use the same remote function."""
+        """Start a call as a task. All calls to a function use the same remote function."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         task = self._tasks.get(fn)
@@ -37,7 +37,7 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no more calls. Ray itself remains connected, because other code can use the connection."""
+        """Accept no more calls. Ray itself remains connected because other code can use the connection."""
         self._closed = True
 
 

@@ -28,7 +28,7 @@ Tasks = tuple[Wanted, ...]
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
     """Combine files into batches, with the largest files first. Each batch is a job for another process.
 
-    Files whose index is in ``unread`` are omitted. Large files come first, because a large file at the end
+    Files whose index is in ``unread`` are omitted. Large files come first because a large file at the end
     would occupy one process while the other processes wait.
     """
     found: list[list[Wanted]] = []

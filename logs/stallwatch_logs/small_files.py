@@ -37,7 +37,7 @@ Sizes = tuple[int, int]  #: number of decompressed bytes, number of lines
 class Survey:
     """The result of the search in small files: the files that need not be read line by line."""
 
-    #: size of each file that is not read line by line; ``None`` if the file was not searched in time
+    #: size of each file that is not read line by line, or ``None`` if the file was not searched in time
     unread: dict[int, Sizes | None]
     alike: dict[str, list[int]]  #: ranks with the same text as a file that is read, by the file's name
 
@@ -67,7 +67,7 @@ def survey(
     """Search the small files of a run in the current process and its helpers, and select files to read.
 
     Return `NO_SURVEY` if the run has only a few small files. The search takes at most half of the remaining
-    time, because the selected files must be read after the search.
+    time because the selected files must be read after the search.
     """
     if sum(0 < file.size <= SMALL for file in files) <= MANY or engines.scan() is None:
         return NO_SURVEY
@@ -75,7 +75,7 @@ def survey(
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
     late: set[int] = set()  # indexes of files that were not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
-    kinds: dict[bytes, bytes] = {}  # digests that were found; equal digests share one object
+    kinds: dict[bytes, bytes] = {}  # Digests that were found. Equal digests share one object.
     done = 0  # number of bytes that have been searched
 
     def take(numbers: list[int], searched: Found) -> None:

@@ -90,7 +90,7 @@ class Helpers(NamedTuple):
 
     executor: Executor
     window: int  #: maximum number of jobs that the executor has at the same time
-    pages: Pages  #: the rules; each job contains them
+    pages: Pages  #: The rules. Each job contains them.
     #: board to which the processes report the numbers of bytes that they have read
     board: Board | None = None
     here: bool = False  #: True if the current process also takes jobs
@@ -202,7 +202,7 @@ def end_with_parent() -> None:
 
 
 def _request_death_signal() -> bool:
-    """Request that Linux kills this process when its parent ends.
+    """Request that Linux kill this process when its parent ends.
 
     Return whether Linux accepts the request.
     """

@@ -40,8 +40,8 @@ _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 #: Kinds of faults that have their own explanation. All other kinds share one explanation.
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")
-MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
-_REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
+MOST_NAMES = 200_000  #: Maximum number of files and folders below a path. No checkpoint has more.
+_REPORT_EVERY = 20_000  #: number of names between two calls to `on_count`
 
 
 class FolderContent(NamedTuple):
@@ -56,7 +56,7 @@ def listed(
 ) -> FolderContent:
     """List the files in a folder and in the folders below it. If the path is a file, list only that file.
 
-    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
+    Links to folders are not followed. The listing stops after `most` names because a large folder such as
     /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
 
     Raises:
@@ -81,7 +81,7 @@ def listed(
 
 
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint, which is a folder with all its content, or a single file.
+    """Return the faults of a checkpoint, which is either a folder with all its content or a single file.
 
     Only headers, tables of contents, and sizes are read. Nothing is unpickled. An unreadable file counts as a
     fault. `below` is the result of `listed` for this path, if the caller already has it.
@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    A file cannot be checked if it has one of torch's extensions, but has another program's format.
+    A file cannot be checked if it has one of torch's extensions but is in another program's format.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -150,7 +150,8 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard is always in the folder of its index, so names that point to another folder are not followed.
+    # A shard is always in the folder of its index, so names that point to a different folder are not
+    # followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
@@ -198,8 +199,8 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
-    The number of data ranks is the larger of two numbers: the world size that the checkpoint records, and
-    the highest data rank in the file names plus one.
+    The number of data ranks is the world size that the checkpoint records, or the highest data rank in the
+    file names plus one if that number is larger.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
@@ -209,7 +210,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the file names have another meaning
+    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the file names have a different meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 

@@ -2,9 +2,9 @@
 
 A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
 little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
-of the tensors, without gaps. This module does not use the safetensors library, because that library is not
-always installed, maps the whole file into memory, and rejects an invalid file without naming the invalid
-tensor.
+of the tensors, without gaps. This module does not use the safetensors library for three reasons. The
+library is not always installed, it maps the whole file into memory, and it rejects an invalid file without
+naming the invalid tensor.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
@@ -31,7 +31,7 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-#: Maximum number of bytes in a pickle. A pickle contains only names and sizes; other members of the archive
+#: Maximum number of bytes in a pickle. A pickle contains only names and sizes. Other members of the archive
 #: contain the values of the tensors.
 MAX_PICKLE = 32 << 20
 #: Number of bits per element, by data type (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several
@@ -57,7 +57,7 @@ _UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # error
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault in a file of a checkpoint; ``kind`` is a stable identifier for programs."""
+    """A fault in a file of a checkpoint. ``kind`` is a stable identifier for programs."""
 
     path: Path
     kind: str
@@ -106,7 +106,7 @@ def check_safetensors(path: Path) -> Iterator[Fault]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    """Return the names of the tensors in a safetensors file; an empty set if its header cannot be read."""
+    """Return the names of the tensors in a safetensors file, or an empty set if its header cannot be read."""
     try:
         return set(_header(path)[0])
     except (OSError, _BadHeader):
@@ -140,7 +140,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _span(entry: Any) -> tuple[int, int] | None:
-    """Return the start and the end of a tensor's bytes; ``None`` if the header's entry is invalid."""
+    """Return the start and the end of a tensor's bytes, or ``None`` if the header's entry is invalid."""
     if not isinstance(entry, dict):
         return None
     offsets, shape = entry.get("data_offsets"), entry.get("shape")
@@ -182,7 +182,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
     If `partitioned` is true, the file is one rank's part of a ZeRO-3 checkpoint. In such a file, parameters
-    are empty by design. Before version 1.6, torch wrote a bare pickle; only the beginning of such a pickle
+    are empty by design. Before version 1.6, torch wrote a bare pickle. Only the beginning of such a pickle
     is checked.
     """
     start = _start(path)
@@ -218,7 +218,7 @@ class PickleFacts(msgspec.Struct):
 
 
 def facts_of(path: Path) -> PickleFacts | None:
-    """Return the facts in the pickle of a torch file; ``None`` if the file cannot be read."""
+    """Return the facts in the pickle of a torch file, or ``None`` if the file cannot be read."""
     try:
         return _read(path)[0]
     except (OSError, zipfile.BadZipFile, *_UNREADABLE):

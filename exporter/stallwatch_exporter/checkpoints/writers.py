@@ -1,4 +1,4 @@
-"""Find processes that have a file open for writing, from the descriptors in ``/proc`` (proc(5))."""
+"""Use the descriptors in ``/proc`` (proc(5)) to find processes that have a file open for writing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Backing(Protocol):
     """Transport for an agent's reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; return ``None`` if no reply arrives within the time between two posts.
+        """Send a report, and return ``None`` if no reply arrives within the time between two posts.
 
         This method is called from a separate thread. Raises `Refused` with a one-line message for the user.
         """

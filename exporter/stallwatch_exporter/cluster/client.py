@@ -62,7 +62,7 @@ _KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's times
 
 
 class HttpBacking:
-    """Transport of reports over HTTP, and over a Unix socket on each host; implements `Backing`."""
+    """Transport of reports over HTTP, and over a Unix socket on each host. Implements `Backing`."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class HttpBacking:
 
     @property
     def address(self) -> str:
-        """Address of this agent's server; ``:19402`` if it listens on all addresses of the host."""
+        """Address of this agent's server, or ``:19402`` if it listens on all addresses of the host."""
         if self._server is None:
             return ""
         is_specific = self._join.host not in ("", "0.0.0.0", "::")
         return host.join_address(self._join.host if is_specific else "", self._server.port)
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; return ``None`` if no reply arrives in time."""
+        """Send a report, and return ``None`` if no reply arrives in time."""
         if self._closed:
             return None
         name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
@@ -150,7 +150,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Bind this host's socket; return whether this agent now posts for the host.
+        """Bind this host's socket, and return whether this agent now posts for the host.
 
         Raises `OSError` if binding fails.
         """
@@ -208,7 +208,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge reports, without agents that have been missing for a long time."""
+        """Return the agents that can merge reports, excluding agents missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -223,7 +223,7 @@ class HttpBacking:
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
-            # Query the first agent alone, because it nearly always answers.
+            # Query the first agent alone because it nearly always answers.
             is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
@@ -270,7 +270,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _merge_here(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge the reports in this agent, because no agent with precedence accepted them."""
+        """Merge the reports in this agent because no agent with precedence accepted them."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
@@ -285,7 +285,7 @@ class HttpBacking:
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
-        """Return the agent that merges instead of this agent; ``None`` if no such agent responds."""
+        """Return the agent that merges instead of this agent, or ``None`` if no such agent responds."""
         with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
@@ -334,7 +334,7 @@ class HttpBacking:
                     yield known
 
     def _own_index(self) -> int | None:
-        """Return this host's index in the scheduler's list; ``None`` if the list does not contain it."""
+        """Return this host's index in the scheduler's list, or ``None`` if the list does not contain it."""
         hosts, node = self._identity.hosts, self._identity.node
         if node is not None and 0 <= node < len(hosts):
             return node
@@ -357,7 +357,7 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on; a port that the user set in `join.address` comes first."""
+        """Return the ports to listen on. A port that the user set in `join.address` comes first."""
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
@@ -365,7 +365,7 @@ class HttpBacking:
     def _open(self) -> Signed | None:
         """Start listening, and return the identity that signs requests.
 
-        Return ``None`` while there is no secret; the agent then works alone.
+        Return ``None`` while there is no secret. The agent then works alone.
         """
         if self._signed is None and not self._no_secret:
             try:
@@ -383,7 +383,7 @@ class HttpBacking:
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
             self._kept_at = self._clock()
-            # Use a thread, because a file system that hangs must not delay the posts.
+            # Use a thread because a file system that hangs must not delay the posts.
             threading.Thread(target=self._source.keep, name="stallwatch-cluster-secret", daemon=True).start()
         return self._signed
 

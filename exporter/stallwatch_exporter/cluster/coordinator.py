@@ -44,8 +44,8 @@ _LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # minimum and maximum seconds until a h
 
 # An agent that is silent for this long counts as lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
-# If this process was suspended for this long, another agent has taken over the merging of the reports, and
-# the data of this agent is out of date.
+# If this process was suspended for this long, another agent has taken over merging the reports, and this
+# agent's data is out of date.
 _ABSENT_SECONDS = 15.0
 # An agent that is silent for this long is removed, and its open incidents close in any case.
 _FORGET_SECONDS = 900.0
@@ -73,7 +73,7 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
+        self.lost = self.closed = False  #: `closed` is true after the lost agent's incidents are closed
 
         # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
@@ -101,7 +101,7 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # Allow for delays, because the agent's thread can be several seconds late on a busy host.
+        # Allow for delays because the agent's thread can be several seconds late on a busy host.
         patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
@@ -216,11 +216,11 @@ class Coordinator:
             self._count_hosts(now)
 
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
-        """Clear the run's state, because the run's agents now report to another coordinator.
+        """Clear the run's state because the run's agents now report to another coordinator.
 
         `ledger` contains incidents of the other coordinator. If an incident is closed there, the sinks of
         this coordinator close it too. `escalates` contains the IDs of the incidents that the other
-        coordinator escalates; the sinks of this coordinator stop escalating these incidents.
+        coordinator escalates. The sinks of this coordinator stop escalating these incidents.
         """
         with self._lock:
             adopted = {
@@ -242,7 +242,7 @@ class Coordinator:
                     self._conclude(before, over)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
-        """Report the end of an incident to the sinks, after another coordinator closed the incident."""
+        """Report the end of an incident to the sinks after another coordinator has closed the incident."""
         has_it = self._shown.pop(over.id, None) is not None
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
@@ -268,7 +268,7 @@ class Coordinator:
                 self._shown[incident.id] = incident
 
     def _present(self) -> float:
-        """Return the current time; clear the state if this process was suspended for a while.
+        """Return the current time, and clear the state if this process was suspended for a while.
 
         During the suspension, another agent has merged the reports of the run.
         """
@@ -280,7 +280,7 @@ class Coordinator:
 
     @property
     def run(self) -> str:
-        """Name of the run; empty until an agent has reported."""
+        """Name of the run, which is empty until an agent has reported."""
         with self._lock:
             return next((agent.report.run for agent in self._agents.values()), "")
 
@@ -298,7 +298,7 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the other running agents know all incidents that they could otherwise report again.
+        """Return whether the other running agents know all incidents that they might otherwise report again.
 
         One of these agents becomes the next coordinator. Every agent must know the open incidents, the
         failures that could affect other hosts later, and the incidents that include its own incidents.
@@ -358,9 +358,9 @@ class Coordinator:
     def _is_given_up(self, reported_at: float, now: float) -> bool:
         """Return whether a silent host is lost, so that its open incidents can be closed.
 
-        The host counts as lost if the run has made progress on other hosts, or has ended there, for some
-        time. If all hosts are quiet, the silent host might only be disconnected, and might be the last host
-        to post when the run continues. After a long time without a post, the host counts as lost in any case.
+        The host counts as lost if, for some time, the run has made progress or has ended on other hosts. If
+        all hosts are quiet, the silent host might only be disconnected, and might be the last host to post
+        when the run continues. After a long time without a post, the host counts as lost in any case.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -479,7 +479,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents. Of several agents that claim the same rank, return only the newest agent."""
+        """Return the agents. If several agents claim the same rank, return only the newest agent."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -565,7 +565,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return `hosts`, or the equal mapping from the last replies, so that all agents share one copy."""
+        """Return `hosts` or the equal mapping from the last replies, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

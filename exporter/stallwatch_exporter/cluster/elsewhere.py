@@ -1,4 +1,4 @@
-"""Suggest a command that starts an agent for each rank, for launchers that start ranks on other hosts."""
+"""For launchers that start ranks on other hosts, suggest a command that starts an agent for each rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_exporter.runs.naming import redacted_command
 from stallwatch_exporter.settings import JoinSettings
 from stallwatch_rules.text.lazy import lazy
 
-#: User script for DeepSpeed's option ``--module``; it starts an agent and then the real script.
+#: User script for DeepSpeed's option ``--module``. It starts an agent and then the real script.
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
@@ -39,7 +39,7 @@ def advice(
 ) -> str:
     """Return one line of advice if the command starts ranks on other hosts, or an empty string.
 
-    The command itself is not changed, because an option for one launcher can break another launcher.
+    The command itself is not changed, because an option for one launcher can break a different launcher.
     """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
@@ -121,7 +121,7 @@ def _srun(start: _Start) -> str | None:
 
 
 def _mpirun(start: _Start) -> str | None:
-    """Return the command for Open MPI, which passes on variables named by ``-x`` (mpirun(1), 4.1.4)."""
+    """Return the command for Open MPI, which passes on the variables that ``-x`` names (mpirun(1), 4.1.4)."""
     at = _program(start.rest)
     before = start.rest[:at]
     hosts = {

@@ -22,13 +22,13 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # maximum length of a socket's path, in bytes; sockaddr_un on macOS has room for 104
+_PATH = 100  # Maximum length of a socket's path, in bytes. sockaddr_un on macOS has room for 104.
 
 
 def host_id(hostname: str) -> str:
     """Return an ID that distinguishes this host from all others, even from hosts with the same name.
 
-    The ID includes the network namespace, because an abstract socket is visible only within its namespace
+    The ID includes the network namespace because an abstract socket is visible only within its namespace
     (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
@@ -54,7 +54,7 @@ def is_this_host(name: str, hostname: str) -> bool:
 
 
 def split_address(text: str) -> tuple[str, int | None]:
-    """Return host and port of ``HOST``, ``HOST:PORT``, or ``[HOST]:PORT``; a missing port is ``None``."""
+    """Return the host and port of ``HOST``, ``HOST:PORT``, or ``[HOST]:PORT``. A missing port is ``None``."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
         return text.strip("[]"), None
@@ -68,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def socket_name(folder: Path, key: str, host: str) -> str | None:
-    """Return the name of the socket that a run's agents share on this host; ``None`` if no name is possible.
+    """Return the name of the run's shared socket on this host, or ``None`` if no name is possible.
 
     On Linux, the socket name is abstract, so no file is created.
     """
@@ -81,7 +81,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Bind the socket; return ``None`` if another agent has bound it. Raises `OSError` if binding fails."""
+    """Bind the socket, or return ``None`` if another agent has bound it. Raises `OSError` on failure."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """Identify an agent's run from the scheduler, the launcher, and the ranks.
 
-The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded
-in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
+Some of the variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05. The other
+variables were recorded in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
 (tests/exporter/cluster/environments).
 """
 
@@ -40,7 +40,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a run that can have several agents; all its agents have the same `key`."""
+    """Identity of a run that can have several agents. All its agents have the same `key`."""
 
     key: str  #: 16 hexadecimal digits, derived from the scheduler, the job, and the attempt
     job: str  #: job ID, such as ``8123.0``
@@ -49,7 +49,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     master: str = ""  #: HOST or HOST:PORT at which the first agent is expected
     hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
-    agents: int | None = None  #: expected number of agents; ``None`` if unknown
+    agents: int | None = None  #: expected number of agents, or ``None`` if unknown
     provisional: bool = False  #: true if the key might not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
@@ -69,7 +69,7 @@ def identify(
     *,
     name: str = "",
 ) -> RunIdentity | None:
-    """Return the run that an agent belongs to; ``None`` if the run has no other agent.
+    """Return the run that an agent belongs to, or ``None`` if the run has no other agent.
 
     `name` is the user's name for the run, or the name of the script. It distinguishes the runs of one job,
     such as consecutive programs or trials in a Slurm step.
@@ -121,7 +121,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
 
 def _nodes_of_rank(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts from the variables of torchrun, or of DeepSpeed (launcher/launch.py)."""
+    """Return the number of hosts from the variables of torchrun or DeepSpeed (launcher/launch.py)."""
     nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
     if nodes is not None:
         return nodes
@@ -143,7 +143,7 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return the value of a launcher option; if the option is not set, the value of one of `variables`.
+        """Return the value of a launcher option, or of one of `variables` if the option is not set.
 
         torchrun also reads each option from a variable with the prefix ``PET_`` (torch 2.13,
         distributed/argparse_util.py).
@@ -155,7 +155,7 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of nodes in the launcher's options; ``None`` if no option sets them."""
+        """Minimum and maximum number of nodes in the launcher's options, or ``None`` if not set."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None
@@ -269,7 +269,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a pod, from a variable that the user can set, or from the name of the first pod.
+    """Return the JobSet of a pod from a variable that the user can set or from the name of the first pod.
 
     The controller itself sets only ``JOB_COMPLETION_INDEX``, the number of the pod.
     """
@@ -344,12 +344,12 @@ def _key(*parts: object) -> str:
 
 def _job(text: str) -> str:
     safe = sanitise(text[: 10 * _LONGEST_JOB])
-    # Add a hash, because two jobs can differ only in the omitted part.
+    # Add a hash because two jobs can differ only in the omitted part.
     return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in the text; ``None`` if the text is not a count or an index."""
+    """Return the number in the text, or ``None`` if the text is not a count or an index."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 

@@ -64,7 +64,7 @@ class Joining:
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Join the run that one of these rank processes identifies; return the new member for this agent.
+        """Join the run that one of these rank processes identifies. Return the new member for this agent.
 
         Return ``None`` if no process identifies a run, or if the run is already known. Each process is
         inspected only once.
@@ -117,7 +117,7 @@ class Joining:
         if self._engine is not None:
             backing = self._engine(identity, coordinator, self._agent)
             return member(backing=backing, alone_seconds=_ENGINE_SECONDS)
-        # Import this module late, because it loads ssl and zstandard, and most runs have only one host.
+        # Import this module late because it loads ssl and zstandard, and most runs have only one host.
         from stallwatch_exporter.cluster.client import HttpBacking
 
         http = HttpBacking(

@@ -52,7 +52,7 @@ _SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """State of an agent's host at one moment; times are from the agent's monotonic clock."""
+    """State of an agent's host at one moment. Times are from the agent's monotonic clock."""
 
     ranks: str = ""
     world: int = 0
@@ -68,7 +68,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class Member:
     """An agent of a multi-host run, with a sink for its incidents and a thread that posts its reports.
 
-    `update` and the sink do not block. The thread calls `step` about once a second, to run the coordinator
+    `update` and the sink do not block. The thread calls `step` about once a second to run the coordinator
     within this agent.
     """
 
@@ -98,10 +98,10 @@ class Member:
         """Start the thread that posts reports.
 
         Some functions control the coordinator within this agent. `address` returns the address on which it
-        listens, `step` processes its pending work, `is_settled` returns whether it has sent all
-        notifications, and `is_known` returns whether the other hosts know about these notifications. `leave`
-        is called if another coordinator accepts the reports, and receives the ledger and the escalated IDs of
-        that coordinator.
+        listens, and `step` processes its pending work. `is_settled` returns whether it has sent all
+        notifications, and `is_known` returns whether the other hosts know about these notifications.
+        `leave` is called if another coordinator accepts the reports, and receives the ledger and the
+        escalated IDs of that coordinator.
 
         `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
         name of this host if another host of the run has the same name. After `alone_seconds` without a reply,
@@ -205,7 +205,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Set the current state of the agent; urgent changes are posted immediately."""
+        """Set the current state of the agent. Urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
@@ -219,7 +219,7 @@ class Member:
 
     @property
     def ruling(self) -> Ruling | None:
-        """Ruling of all hosts on the current quiet period; ``None`` if the ruling is unknown."""
+        """Ruling of all hosts on the current quiet period, or ``None`` if the ruling is unknown."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 

@@ -82,7 +82,7 @@ class RunEpisodes(Episodes):
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Record an incident that was already reported to users; return whether its state is new.
+        """Record an incident that was already reported to users, and return whether its state is new.
 
         If the incident is closed, it was closed `ago` seconds ago.
 
@@ -207,8 +207,8 @@ class RunEpisodes(Episodes):
     def is_due(self, episode: Episode) -> bool:
         """Return whether the episode can be reported.
 
-        It can be reported if it was reported before, if all hosts have replied since the newest incident
-        arrived, or if they had enough time for a reply.
+        It can be reported if it was reported before, or if all hosts have replied or had enough time to
+        reply since the newest incident arrived.
         """
         waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
@@ -219,7 +219,7 @@ class RunEpisodes(Episodes):
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        # Ignore differences between stacks, because hosts take snapshots repeatedly.
+        # Ignore differences between stacks because hosts take snapshots repeatedly.
         drifting = {*DRIFTING, "updated_at", "stacks"}
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
@@ -251,7 +251,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # the reported time identifies notifications; clock offsets vary
+        if episode.reported is not None:  # the reported time identifies notifications, and clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
@@ -266,7 +266,7 @@ class RunEpisodes(Episodes):
 
         * The stall is over.
         * The later snapshots are less certain. A host that has lost its connection soon seems silent, and
-          after a while, the ranks that hang end.
+          after a while, the hanging ranks end.
         * A silent host posts again while its ranks, possibly together with other ranks, wait in a
           collective. In this case, the connections between the ranks are broken.
         * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
@@ -390,8 +390,8 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the incidents that stay in the ledger, by ID.
 
-    Open and recently closed incidents stay. The last incident of each kind and rule also stays, because the
-    next coordinator continues the numbering from it. `held` contains aliases of open incidents; incidents
+    Open and recently closed incidents stay. The last incident of each kind and rule also stays because the
+    next coordinator continues the numbering from it. `held` contains aliases of open incidents. Incidents
     with these aliases also stay.
     """
     known, held = list(known), frozenset(held)

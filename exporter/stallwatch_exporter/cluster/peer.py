@@ -35,7 +35,7 @@ ANSWER_SECONDS = 2.0  #: maximum seconds to wait for the response of an agent
 
 #: Maximum seconds until the next search for an agent that did not respond.
 RETRY_SECONDS = 10.0
-# First pause between two searches; it is short because agents start within seconds of each other. Each
+# First pause between two searches. It is short because agents start within seconds of each other. Each
 # further pause is twice as long.
 _FIRST_RETRY_SECONDS = 1.0
 
@@ -100,7 +100,7 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the total duration of a ``with`` block; raise `TimeoutError` after this many seconds.
+        """Limit the total duration of a ``with`` block, and raise `TimeoutError` after this many seconds.
 
         The timeout of a socket is not enough, because it applies only to the wait for the next byte. Any
         error closes the connection.
@@ -130,7 +130,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the response's status, body, ``Content-Encoding``, and signature."""
+        """Send a request, and return the response's status, body, ``Content-Encoding``, and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -153,7 +153,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Peer:
-    """Another agent, which listens on one of several ports of an address; a thread searches for the port."""
+    """Another agent, which listens on one of several ports of an address. A thread searches for the port."""
 
     def __init__(
         self,
@@ -163,10 +163,10 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """Set up the agent's addresses; `searches` limits the number of concurrent searches for agents."""
+        """Set up the agent's addresses. `searches` limits the number of concurrent searches for agents."""
         self.host = host
         self.ports = tuple(ports)
-        self.hello: Hello | None = None  #: identity of the agent; ``None`` if it has not been found
+        self.hello: Hello | None = None  #: identity of the agent, or ``None`` if it has not been found
         self._notices = notices
         self._clock = clock
         self._searches = searches
@@ -202,13 +202,13 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the current search has ended; return whether the agent responds."""
+        """Wait until the current search has ended, and return whether the agent responds."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None
 
     def lose(self) -> None:
-        """Record that the agent does not respond; a new search for it can start after a pause."""
+        """Record that the agent does not respond. A new search for it can start after a pause."""
         with self._changed:
             self.hello = None
             self._miss()
@@ -241,7 +241,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; return ``None`` if the agent does not respond or rejects the reports."""
+        """Post the reports, and return ``None`` if the agent does not respond or rejects the reports."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -282,7 +282,7 @@ class Peer:
         return None
 
     def _greet_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello | None:
-        """Request the identity of a known agent; return ``None`` if the agent does not respond in time."""
+        """Request the identity of a known agent. Return ``None`` if the agent does not respond in time."""
         if seconds <= 0:
             return None
         try:

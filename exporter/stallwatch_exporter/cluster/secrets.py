@@ -39,13 +39,13 @@ class Secret:
 
 
 def configured_secret(join: JoinSettings) -> Secret | None:
-    """Return the configured secret; ``None`` if there is none. Raises `NoSecret` if it is invalid."""
+    """Return the configured secret, or ``None`` if there is none. Raises `NoSecret` if it is invalid."""
     server, client = _contexts(join)
     return Secret(join.secret.encode(), server, client) if join.secret or server is not None else None
 
 
 class SecretSource:
-    """Provide the secret of one run; call `get` until it returns the secret."""
+    """Provide the secret of one run. Call `get` until it returns the secret."""
 
     def __init__(self, join: JoinSettings, home: Path, key: str) -> None:
         self._join = join
@@ -53,7 +53,7 @@ class SecretSource:
         self._began: float | None = None
 
     def get(self, now: float) -> Secret | None:
-        """Return the secret; ``None`` while another agent creates the file with the secret.
+        """Return the secret, or ``None`` while another agent creates the file with the secret.
 
         `now` is the time of a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
         """
@@ -112,7 +112,7 @@ def _prune(folder: Path, kept_name: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts for the server and the client; both are ``None`` without certificates.
+    """Return the TLS contexts for the server and the client. Both are ``None`` without certificates.
 
     Raises `NoSecret` if the certificates cannot be used.
     """

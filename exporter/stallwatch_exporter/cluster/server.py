@@ -1,13 +1,14 @@
-"""Serve posts from agents on other hosts, which send a proof, and on this host, over a Unix socket.
+"""Serve posts from agents on this host over a Unix socket, and from agents on other hosts with a proof.
 
 | request | answer |
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
 | GET /cluster/v1/hello | 200: `Hello`, which names the agent that listens on this port |
 
-Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 another run, 413 too large,
-421 meant for another agent, 426 different version. Requests without proof are rejected before their body is
-read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
+Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 different run, 413 too
+large, 421 meant for a different agent, 426 different version. Requests without proof are rejected before
+their body is read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a
+valid proof.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Request(NamedTuple):
     encoding: str
     sender: str  #: address of the sender
     connection: socket.socket
-    read: Callable[[], bytes]  #: returns the body; raises `Malformed` if its length is invalid
+    read: Callable[[], bytes]  #: Returns the body. Raises `Malformed` if its length is invalid.
 
 
 class Response(NamedTuple):
@@ -283,7 +284,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a client whose certificate does not belong to the run; ignore all other errors."""
+        """Report a client whose certificate does not belong to the run, and ignore all other errors."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -364,12 +365,12 @@ class _Handler(BoundedHandler):
             lines.append(f"{REPLY_HEADER}: {response.signature}")
         if self.close_connection:
             lines.append("Connection: close")
-        # Write in one call, because a second small write would wait for an acknowledgment (RFC 896).
+        # Write in one call because a second small write would wait for an acknowledgment (RFC 896).
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
 def sender_of(address: Any) -> str:
-    """Return the address of a peer as users write it; empty for a Unix socket."""
+    """Return the address of a peer as users write it, or an empty string for a Unix socket."""
     sender = str(address[0]) if address else ""
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(sender.partition("%")[0])

@@ -1,6 +1,6 @@
 """Sign and encode posts, and check a signature before the body is read.
 
-Signatures use HMAC-SHA256 (RFC 2104) with a key derived from the run's secret; the secret itself is never
+Signatures use HMAC-SHA256 (RFC 2104) with a key derived from the run's secret. The secret itself is never
 sent. A request is signed for one recipient and with an increasing number, so it cannot be replayed. A reply
 is signed together with its request, so only the coordinator can answer the request.
 """
@@ -64,7 +64,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(header: str) -> Proof | None:
-    """Parse an ``Authorization`` header; return ``None`` if it contains no proof."""
+    """Parse an ``Authorization`` header. Return ``None`` if it contains no proof."""
     if (found := _PROOF.fullmatch(header)) is None:
         return None
     key, agent, number, to, digest, signature = found.groups()

@@ -23,7 +23,7 @@ MOST_STEPS = 256  #: maximum number of steps of one rank in one report
 
 # If steps take fewer seconds than this, only every second step is reported, or every fourth, and so on.
 _LEAST_SECONDS = 0.2
-_DIGITS = 4  # number of significant digits; fewer digits would hide a difference of one percent
+_DIGITS = 4  # Number of significant digits. Fewer digits would hide a difference of one percent.
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
 _ANEW_STEPS = 64  # number of steps that a new coordinator compares before it reports that a host caught up
 _MOST_POSTED = 64
@@ -107,7 +107,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
+        """Process the steps in a report. `ledger` contains the incidents that were reported to users."""
         if report.attempt > self._attempt:  # a new attempt has new ranks, which might run on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()

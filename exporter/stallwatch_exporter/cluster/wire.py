@@ -1,4 +1,4 @@
-"""Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
+"""Messages between the agents of a run and its coordinator, as JSON. Unknown keys are ignored.
 
 Times are sent as ages in seconds, measured by the sender's monotonic clock, because the hosts' wall clocks
 differ. Every report contains everything that its host knows about open incidents, so any agent can replace
@@ -46,13 +46,13 @@ class Paces(msgspec.Struct, frozen=True):
     rank: int
     before: int  #: number of earlier steps of this rank, used by receivers to detect repeated steps
     steps: list[int]
-    own: list[float]  #: duration of each step, without the time in which the rank waits for other ranks
+    own: list[float]  #: duration of each step, excluding the time in which the rank waits for other ranks
     whole: list[float]
     tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """Report of one agent, which watches a host, or a single rank under ``srun … stallwatch run``."""
+    """Report of one agent, which watches a host or, under ``srun … stallwatch run``, a single rank."""
 
     key: str  #: key of the run
     agent: str  #: unique ID: host ID, process ID, and start time of the agent
@@ -64,7 +64,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     run: str  #: name of the run on this host
     attempt: int = 0
     number: int  #: number of this report, which increases with each report
-    age: float = 0.0  #: seconds for which the report was delayed; the other ages include this delay
+    age: float = 0.0  #: Seconds for which the report was delayed. The other ages include this delay.
     started_age: float = 0.0
     clock: float = 0.0  #: Unix seconds by the sender's clock, used only to estimate the clock's offset
     expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it

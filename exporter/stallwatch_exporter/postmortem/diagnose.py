@@ -53,7 +53,7 @@ class Options:
     catalogue: Catalogue
     progress: OnProgress | None = None
     limits: Limits | None = None
-    baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
+    baseline: Baseline | None = None  #: Lines of a healthy run. All other lines count as new.
 
     #: Options for reading in several processes. They do not affect the diagnosis.
     parallel: Parallel | None = None
@@ -62,7 +62,7 @@ class Options:
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
-        """Yield the files in these paths; at the end, delete the temporary copies of records in archives."""
+        """Yield the files in these paths. At the end, delete the temporary copies of records in archives."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
@@ -99,7 +99,7 @@ class RunResult(NamedTuple):
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose their run.
 
-    Inputs that cannot be read are listed as problems; all other inputs are diagnosed.
+    Inputs that cannot be read are listed as problems. All other inputs are diagnosed.
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
@@ -110,7 +110,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose each file as the log of a separate run, in order; return file names and diagnoses."""
+    """Diagnose each file as the log of a separate run, in order, and return file names and diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     results = diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None))
@@ -123,7 +123,7 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs from their files and folders; yield the result and the problems of each run."""
+    """Diagnose several runs from their files and folders. Yield the result and the problems of each run."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -149,9 +149,9 @@ def diagnose_run(
 ) -> RunResult:
     """Diagnose files as the logs of one run.
 
-    `folders` are the run folders of the hosts; their records add facts to the diagnosis. `rank_files` show
-    where the ranks were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot
-    be read are added to `problems`, and the diagnosis contains all problems.
+    `folders` are the run folders of the hosts. Their records add facts to the diagnosis. `rank_files` show
+    where the ranks were. They are used only if the agent did not record the ranks' stacks. Inputs that
+    cannot be read are added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -198,7 +198,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that reading stopped at the time limit, with `unread` bytes of `files` files left."""
+    """Return a note that reading stopped at the time limit and left `unread` bytes of `files` files."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -207,7 +207,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files; return statistics, and notes about content that was not read."""
+    """Read the files, and return statistics and notes about content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

@@ -60,7 +60,7 @@ def diagnose_jobs(
 ) -> JobsResult:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose each of their jobs.
 
-    With `job`, read only that job; with `together`, read all files as one run.
+    With `job`, read only that job. With `together`, read all files as one run.
 
     Raises:
         NoSuchJob: The files belong to no job with that name.
@@ -105,7 +105,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that contain this job and no other job; an empty list for members of an archive."""
+    """Return paths that contain this job and no other job, or an empty list for members of an archive."""
     if not all(file.path for file in job.files):
         return []
     return job.folders or [file.path for file in job.files]

@@ -148,7 +148,7 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of the agents on several hosts; the host that failed first determines the ending."""
+    """Merge the records of the agents on several hosts. The host that failed first determines the ending."""
 
     def when(recorded: Recorded) -> float:
         if recorded.info is None:
@@ -275,7 +275,8 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
     These are the stacks that the agents combined during the run, unless combining the stacks in the hosts'
     records gives a more certain result.
     """
-    # An incident that an agent sent alone names no hosts, and has only the stacks of the agent's own host.
+    # An incident that a single agent sent names no hosts, and contains only the stacks of that agent's
+    # host.
     last = next((each for each in reversed(merged) if each.hosts and each.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     recorded_stacks = by_host(
@@ -407,7 +408,7 @@ def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
-    """Add the cause or the advice that the agent found in a stall, from the probe or the processes."""
+    """Add the cause or the advice that the agent obtained from the probe or the processes during a stall."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis

@@ -68,7 +68,7 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem, with another remedy if it concerns a run folder of ``stallwatch tail``.
+    """Return the problem, with a different remedy if it concerns a run folder of ``stallwatch tail``.
 
     Such a folder has no copies of logs, so the remedy names the files that the command followed.
     """
@@ -89,7 +89,7 @@ def _agent_of(info: AgentInfo) -> tuple[object, ...]:
 
 
 def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that contains all files; an empty list if there are several runs."""
+    """Return the folders of the run that contains all files, or an empty list if there are several runs."""
     known = {*run_folders}
     inside = [known & {*_around(file)} for file in files if file.path or file.folder]
     if not all(inside):
@@ -141,7 +141,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return the host of each rank, without numbers that occur on several hosts, such as local ranks."""
+    """Return the host of each rank, excluding numbers that occur on several hosts, such as local ranks."""
     found: dict[int, set[str]] = {}
     for rank, host in places:
         found.setdefault(rank, set()).add(host)
@@ -198,8 +198,8 @@ def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     """Group the run folders that could belong to the same start of a job.
 
-    Such folders have the same key, if a scheduler or launcher provided a key. Otherwise, their agents started
-    at about the same time, in the same folder, and with the same command except for numbers.
+    Such folders have the same key if a scheduler or launcher provided a key. Otherwise, their agents
+    started at about the same time, in the same folder, and with the same command except for numbers.
     """
     alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}
     for folder, info in sorted(runs.items(), key=lambda each: each[0]):

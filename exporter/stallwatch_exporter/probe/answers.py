@@ -50,7 +50,7 @@ _MOST_WORKERS = 64
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and local rank of this process; an unknown local rank is -1.
+    """Return the global and local rank of this process. An unknown local rank is -1.
 
     The global rank comes from torch.distributed if possible. Otherwise, the ranks come from the variables of
     the launcher.
@@ -67,7 +67,7 @@ def _number(text: str | None) -> int:
 
 
 def _rank() -> int | None:
-    """Return this process's rank if torch.distributed is initialized; otherwise, ``None``."""
+    """Return this process's rank if torch.distributed is initialized, or ``None`` otherwise."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -109,7 +109,7 @@ def stacks() -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[list[Any]]:
-    """Return the source location of each frame, outermost first; omit the middle of a long stack."""
+    """Return the source location of each frame, outermost first. Omit the middle of a long stack."""
     found: list[list[Any]] = []
     while frame is not None:
         found.append(_place(frame))
@@ -228,7 +228,7 @@ def _groups() -> list[Any]:
 def _joined(group: Any) -> int | None:
     """Return how many collectives of a group this rank has joined, excluding point-to-point sends.
 
-    torch 2.1 to 2.13 provide this number. The call is safe during a hang, because it reads a member of the
+    torch 2.1 to 2.13 provide this number. The call is safe during a hang because it reads a member of the
     backend without any lock: ``seqCollective_`` of NCCL or ``seq_`` of gloo. In torch 2.13, the function
     ``getSequenceNumberForGroup`` is in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp
     (torch/csrc/distributed/c10d), and init.cpp calls it without the interpreter lock.
@@ -255,7 +255,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # this torch version has other attributes, or the group was destroyed
+        except Exception:  # this torch version has different attributes, or the group was destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)

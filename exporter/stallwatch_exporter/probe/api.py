@@ -3,7 +3,7 @@
 The probe stores each step and count in the ring's draft immediately. It writes at most one record per
 ``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It
 never raises errors, never waits, and never reads a number before a device has computed it (see ``draft``).
-The first report creates the ring, because most Python processes are not ranks and need no ring.
+The first report creates the ring because most Python processes are not ranks and need no ring.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls of a sampler
-RECORD_SECONDS = 0.05  #: minimum seconds between records; faster steps share a record
+SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls to a sampler
+RECORD_SECONDS = 0.05  #: Minimum seconds between records. Faster steps share a record.
 FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
@@ -38,7 +38,7 @@ _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _in_turn(method: _Method) -> _Method:
-    """Wrap a method of `Probe`: count its errors, and skip calls while another thread runs such a method."""
+    """Wrap a method of `Probe` to count its errors and skip calls while another thread runs such a method."""
 
     @functools.wraps(method)
     def guarded(probe: Probe, *values: Any, **named: Any) -> None:
@@ -69,9 +69,9 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        #: Whether the training calls ``step`` itself; if so, hooks count no steps.
+        #: Whether the training calls ``step`` itself. If so, hooks count no steps.
         self.reported_by_user = False
-        #: Whether losses are averages over many steps; if so, hooks sample single losses.
+        #: Whether losses are averages over many steps. If so, hooks sample single losses.
         self.averages_losses = False
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: earliest time at which a step gets its own record
@@ -214,7 +214,7 @@ class Probe:
 
     @property
     def doing(self) -> str:
-        """Current phase; ``init`` until another phase is set."""
+        """Current phase, which is ``init`` until another phase is set."""
         phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
@@ -282,7 +282,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft; if that fails, keep the other values of the step."""
+        """Store a value of a step in the draft. If that fails, keep the other values of the step."""
         try:
             self._draft.take(name, value)
         except Exception:
@@ -349,7 +349,7 @@ _current: Probe | None = None
 
 
 def current() -> Probe:
-    """Return this process's probe; a probe without a folder does nothing."""
+    """Return this process's probe. A probe without a folder does nothing."""
     global _current
     if _current is None:
         folder = os.environ.get(FOLDER_VARIABLE)

@@ -1,6 +1,6 @@
 """Fill the next record of a probe, including numbers that a device has not computed yet.
 
-The draft has the format of a record (see ``layout``): number, time, and fields. Once the ring exists, the
+The draft has the format of a record (see ``layout``): number, time, and fields. When the ring exists, the
 draft is in the ring's header, so that the agent sees each number immediately.
 
 ``float(tensor)`` would wait for all work that is queued on the tensor's device. Therefore, the probe queues a
@@ -26,7 +26,7 @@ OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a de
 
 
 class Draft:
-    """Fields of a record that is not written yet; a single copy transfers all of them to the ring."""
+    """Fields of a record that is not written yet. A single copy transfers all of them to the ring."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, now or once its device has computed it. This can raise any error."""
+        """Store a number in a field, now or after its device has computed it. This can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -66,15 +66,15 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # A bit marks a field that was reported as NaN or infinity. The value alone is not enough: NaN can
-        # also mean unknown, and a later number can replace both values.
+        # A bit marks a field that was reported as NaN or infinity. The value alone is not enough, because
+        # NaN can also mean unknown, and a later number can replace both values.
         if number - number != 0.0:
             marked = self.cells[_REPORTED_NAN]
             self.cells[_REPORTED_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
-    """Reader of one field whose values are tensors on a device; only one copy is in progress at a time."""
+    """Reader of one field whose values are tensors on a device. Only one copy is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -83,7 +83,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a value's number, or ``None`` if reading would wait; `ready` returns the number later."""
+        """Return a value's number, or ``None`` if reading would wait. `ready` returns the number later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
@@ -115,7 +115,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last copied tensor once it is available; otherwise, return ``None``."""
+        """Return the number of the last copied tensor when it is available, or ``None`` until then."""
         if self._event is None or not self._event.query():
             return None
         self._event = None
@@ -128,6 +128,6 @@ def is_spread(value: Any) -> bool:
 
 
 def _capturing(backend: Any) -> bool:
-    """Return whether the current stream records a graph; a copy would become part of that graph."""
+    """Return whether the current stream records a graph. A copy would become part of that graph."""
     is_capturing = getattr(backend, "is_current_stream_capturing", None)
     return bool(is_capturing()) if is_capturing is not None else False

@@ -22,7 +22,7 @@ _MOST_KEYS = 2000
 class EventFile:
     """Writer of the event file, which the first event creates.
 
-    Its methods never raise errors; `dropped` is the number of lost events.
+    Its methods never raise errors. `dropped` is the number of lost events.
     """
 
     def __init__(

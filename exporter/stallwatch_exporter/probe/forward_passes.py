@@ -1,9 +1,9 @@
 """Count forward passes while the agent suspects a stall.
 
 Counting starts when the agent queries the process. It ends at the next step, or ten minutes after the last
-query. To count, the probe replaces ``__call__`` in the class ``Module``, because Python looks up this method
-for each call of a module. If torch's compiler has compiled anything, the probe does not change the class,
-because compiled code depends on it. A later compilation ends the counting.
+query. To count, the probe replaces ``__call__`` in the class ``Module``, because Python looks up this
+method for each call to a module. If torch's compiler has compiled anything, the probe does not change the
+class, because compiled code depends on it. A later compilation ends the counting.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Install hooks for libraries after the training program itself has imported them.
 
-This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a finder,
-which Python asks for each module that is not imported yet. The finder finds no modules, but checks which
-libraries are completely imported. The check happens soon enough, because each library imports further modules
-after the module named in `HOOKS`.
+This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a
+finder, which Python asks for each module that is not imported yet. The finder finds no modules, but checks
+which libraries are completely imported. The check happens soon enough because each library imports further
+modules after the module named in `HOOKS`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOOKS = {
 
 _VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClient", "generate", "rollout"))
 
-#: Tuples of a class, a function, and the phase that a call of the function begins, keyed by module, for
+#: Tuples of a class, a function, and the phase that a call to the function begins, keyed by module, for
 #: ``hooks.phases``. The class is "" for a function of the module itself. "train" ends any other phase. The
 #: names occur in transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to 1.16,
 #: vLLM, and ms-swift 3. Missing names are skipped.
@@ -109,7 +109,7 @@ class Watcher:
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
-        """Find nothing; install the hooks of libraries that have been imported."""
+        """Find nothing, but install the hooks of libraries that have been imported."""
         if self._waiting and not self._inside:
             self._inside = True
             try:

@@ -3,8 +3,8 @@
 A record consists of its number (1, 2, …), its Unix time, and one double per field. NaN marks an unknown
 field. If a reported value is itself NaN or infinite, such as a diverged loss, the field's bit is set in
 ``told_nan``. Record ``n`` is at position ``(n - 1) % capacity``. The writer writes the record before it
-updates the counter of records in the header, so a record with a number greater than the counter is not
-complete.
+updates the counter of records in the header. Therefore, a record with a number greater than the counter is
+not complete.
 
 The draft is the record that is currently being filled. It is part of the header page. The probe stores every
 count and every step in the draft immediately. Therefore, a reader sees them before the record is complete,
@@ -22,10 +22,10 @@ VERSION = 2
 HEADER_SIZE = 4096
 LARGEST = float(1 << 53)  #: largest count: up to this value, a double holds every integer
 LATEST = 250e9  #: greatest valid Unix time, before the last year that ``datetime`` supports
-CAPACITY = 4096  #: number of records; at one poll per second, none is lost below 4,096 steps per second
+CAPACITY = 4096  #: Number of records. At one poll per second, no record is lost below 4,096 steps per second.
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
-COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers; each is stored in one operation
+COUNTERS_AT = 128  #: Offset of four native unsigned 64-bit integers. Each is stored in one operation.
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
@@ -70,7 +70,7 @@ LASTING = (
 #: In this order, the fields that hooks set in most steps share a cache line, and the fields ``loss`` to
 #: ``skipped_steps``, which ``Probe.step`` sets, are adjacent.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-#: Names of the phases; the field ``phase`` contains an index into this tuple.
+#: Names of the phases. The field ``phase`` contains an index into this tuple.
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")
 
 

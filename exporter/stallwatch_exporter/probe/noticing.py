@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoticedMethod:
-    """Descriptor that replaces a function in a class; each lookup calls ``notice(object, frame)``."""
+    """Descriptor that replaces a function in a class. Each lookup calls ``notice(object, frame)``."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -37,7 +37,7 @@ class NoticedMethod:
 
 
 class NoticedAttribute:
-    """Descriptor that replaces an instance attribute; the value stays in the instance's ``__dict__``.
+    """Descriptor that replaces an instance attribute. The value stays in the instance's ``__dict__``.
 
     ``looked_up(object, frame)`` is called before a lookup, and ``was_set(object, value)`` after a change.
     """
@@ -84,7 +84,7 @@ class NoticedAttribute:
 
 
 def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
-    """Observe a function that the class itself defines; return False if the class does not define it.
+    """Observe a function that the class itself defines. Return False if the class does not define it.
 
     Several hooks can observe the same function.
     """
@@ -99,7 +99,7 @@ def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], Non
 
 
 def stop_noticing(cls: type, name: str) -> None:
-    """Restore the original function of a class, for all hooks."""
+    """Restore the original function of a class for all hooks."""
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
         setattr(cls, name, function.function)
@@ -113,7 +113,7 @@ def notice_attribute(
     looked_up: Notice | None = None,
     was_set: Callable[[Any, Any], None] | None = None,
 ) -> bool:
-    """Observe an attribute of instances; return False if the class itself defines that attribute."""
+    """Observe an attribute of instances. Return False if the class itself defines that attribute."""
     if hasattr(cls, name):
         return False
     setattr(cls, name, NoticedAttribute(name, failed, looked_up=looked_up, was_set=was_set))
@@ -123,7 +123,7 @@ def notice_attribute(
 def notice_module_attribute(
     module: ModuleType, name: str, notice: Notice, failed: Callable[[], None]
 ) -> bool:
-    """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if the name is missing.
+    """Call ``notice(module, frame)`` at each lookup of ``module.name``. Return False if the name is missing.
 
     Lookups by the module's own code are not observed, because a module reads its globals directly.
     """

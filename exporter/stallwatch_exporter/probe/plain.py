@@ -1,9 +1,9 @@
 """Answer queries of the agent in a Python program that might not be a rank.
 
-A rank waits for queries in a thread. In other programs, a thread would have side effects: since Python 3.12,
-``os.fork`` warns if another thread exists. Therefore, this module only registers ``faulthandler`` for a
-signal, which costs nothing until the signal arrives. If the process turns out to be a rank, it keeps this
-registration.
+A rank waits for queries in a thread. In other programs, a thread would have side effects. For example,
+since Python 3.12, ``os.fork`` warns if another thread exists. Therefore, this module only registers
+``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process turns out to be
+a rank, it keeps this registration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell might 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     """Register the signal if this process is the command or its child, and not a rank from a launcher.
 
-    `folder` is the folder of the rings. The function imports few modules before its checks, because every
+    `folder` is the folder of the rings. The function imports few modules before its checks because every
     Python process runs the checks.
     """
     words = getattr(sys, "orig_argv", ())  # the command line; not available before Python 3.10

@@ -2,13 +2,13 @@
 
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
 agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
-the collectives comes last. Several agents can query at the same time, because their numbers come from the
+the collectives comes last. Several agents can query at the same time because their numbers come from the
 monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
 handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
 separate file.
 
-A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
+A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both
 because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
 checks that the handler still exists.
 """
@@ -16,8 +16,8 @@ checks that the handler still exists.
 from __future__ import annotations
 
 # If the command is a Python program, the program loads this module when it starts. Importing `json`,
-# `pathlib`, `signal`, and `typing` would cost four times as much as the rest of the module. `signal` only
-# adds names to `_signal`.
+# `pathlib`, `signal`, and `typing` would take four times as long as loading the rest of the module.
+# `signal` only adds names to `_signal`.
 import _thread
 import faulthandler
 import fcntl
@@ -38,17 +38,17 @@ else:
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
-MOST_BYTES = 4 << 20  #: maximum size of an answer; longer answers are not written
+MOST_BYTES = 4 << 20  #: Maximum size of an answer. Longer answers are not written.
 _QUERY_BYTES = 4096  # maximum bytes of queries that are read in one call
 _LEAST_DESCRIPTOR = 64  # a program can inherit lower numbers, such as descriptor 3, from its parent
 
 
 class Answerer:
-    """Object that answers the agent's queries in this process; `base` is the path of the ring."""
+    """Object that answers the agent's queries in this process. `base` is the path of the ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
-        self.probe: Probe | None = None  #: set once this process is known to be a rank
+        self.probe: Probe | None = None  #: set after this process is known to be a rank
         self._forward_passes: ForwardPasses | None = None
         self._newest = 0  # number of the newest query
         self._base = base
@@ -60,7 +60,8 @@ class Answerer:
 
     def listen(self) -> None:
         """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
-        # Import these modules now, because during a stall, an import could wait for a disk or an import lock.
+        # Import these modules now, because an import during a stall could wait for a disk or an import
+        # lock.
         import json  # noqa: F401
         import select
 
@@ -82,14 +83,14 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:
-        """Rename the files to match another `base`; the signal stays registered."""
+        """Rename the files to match a different `base`. The signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
                 os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
-        """Remove the files when the process ends; a forked child does not remove its parent's files."""
+        """Remove the files when the process ends. A forked child does not remove its parent's files."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))
@@ -123,7 +124,7 @@ class Answerer:
             # Block all signals in this thread, so that the program's own threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             # The training program can close descriptors that it did not open. The descriptor's number can
-            # then refer to another file.
+            # then refer to a different file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (
@@ -162,7 +163,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # the disk might be full, for example; the other part might still fit
+                continue  # The disk might be full, for example. The other part might still fit.
 
 
 def free_signal() -> int | None:
@@ -248,5 +249,5 @@ def start_answering(probe: Probe, ring: str) -> None:
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # no pipe or thread is available; the agent watches the rank without answers
+    except Exception:  # No pipe or thread is available. The agent watches the rank without answers.
         probe.failed()

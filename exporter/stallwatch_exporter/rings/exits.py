@@ -1,9 +1,9 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
 A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until the
-parent reads the status, the process is a zombie, and its ``stat`` file in ``/proc`` contains the status
-(proc_pid_stat(5), ``exit_code``; only for processes of the same user). In Linux 6.15 and later, the status
-can also be read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
+parent reads the status, the process is a zombie. The zombie's ``stat`` file in ``/proc`` shows the status,
+but only to the same user (proc_pid_stat(5), ``exit_code``). In Linux 6.15 and later, the status can also be
+read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
 ``include/uapi/linux/pidfd.h``).
 """
 
@@ -23,7 +23,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
-MOST_WATCHED = 256  #: maximum number of watched processes; each needs a descriptor
+MOST_WATCHED = 256  #: Maximum number of watched processes. Each needs a descriptor.
 _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # fields: mask, control group, other numbers, and exit code
@@ -53,7 +53,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # otherwise, another process has this ID now
+        if not is_there(pid, steady.wall(started)):  # otherwise, a different process has this ID now
             os.close(fd)
             return
         try:
@@ -91,7 +91,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
+        """Record the ends of these descriptors' processes. Return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False
@@ -119,7 +119,7 @@ def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
 
 
 def exit_code(pid: int, fd: int) -> int | None:
-    """Return the exit code of an ended process, ``-n`` for signal n; ``None`` if it is unknown."""
+    """Return the exit code of an ended process, ``-n`` for signal n, or ``None`` if it is unknown."""
     status = _of_zombie(pid)
     if status is None:
         status = _of_descriptor(fd)

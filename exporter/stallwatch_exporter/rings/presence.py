@@ -1,4 +1,4 @@
-"""Inspect processes by ID. The ID of an ended process can be reused for another process."""
+"""Inspect processes by ID. The ID of an ended process can be reused for a different process."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def is_there(pid: int, started: float) -> bool:
 
 
 def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwise: _Fact) -> _Fact:
-    """Return the result of `query` for a process; `otherwise` if the process ended or cannot be inspected."""
+    """Return the result of `query` for a process, or `otherwise` if it ended or cannot be inspected."""
     try:
         return query(psutil.Process(pid))
-    except (psutil.Error, OSError):  # psutil does not handle errors due to a lack of descriptors or memory
+    except (psutil.Error, OSError):  # psutil does not handle a lack of descriptors or memory
         return otherwise
 
 
 @functools.cache
 def process_namespace() -> str:
-    """Return the process ID namespace of this process, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
+    """Return the process ID namespace of this process, ``<boot id>/pid:[4026531836]``, or "" if unknown.
 
     Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
     other's processes. Therefore, the same ID can belong to different processes.

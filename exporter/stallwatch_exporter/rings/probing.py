@@ -28,9 +28,9 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
+_MOST_RECORDS = 256  # Maximum number of records per ring and poll. More records would add no information.
 _ORPHAN_SECONDS = 86400.0
-# Age at which the folder of an agent in another container is removed. The limit is high, because a write
+# Age at which the folder of an agent in another container is removed. The limit is high because a write
 # through a mapping does not always update the file's time.
 _FOREIGN_SECONDS = 30 * 86400.0
 _QUOTES = lazy(r"[\"\n\r\\]")
@@ -73,7 +73,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since a file in the folder was last written; 0 if unknown."""
+    """Return the seconds since a file in the folder was last written, or 0 if unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -104,8 +104,8 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
         self.words: tuple[str, ...] = ()
-        #: True if the process reported its end without an error, False if it reported an error at its end,
-        #: and None if it did not report its end.
+        #: True if the process reported its end without an error, False if it reported its end with an
+        #: error, and None if it did not report its end.
         self.left: bool | None = None
         self.is_worker = False  #: true if the process started while another process of its rank trained
         self._events_until = 0
@@ -181,7 +181,7 @@ class Probing:
         """Return the records of all ranks since the last call, ordered by time."""
         found: list[Record] = []
         for process in self._found():
-            # Check this before reading, because the records of an ended process are complete.
+            # Check this before reading because the records of an ended process are complete.
             is_up = process.is_up
             if is_up:
                 process.was_up = True
@@ -204,7 +204,7 @@ class Probing:
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the text events since the last call, with secrets masked.
 
-        The end of a worker process is omitted, because readers would mistake it for the end of the rank.
+        The end of a worker process is omitted because readers would mistake it for the end of the rank.
         """
         for process in self._found():
             for event in process.events():
@@ -219,13 +219,13 @@ class Probing:
         }
 
     def first_rank(self) -> int | None:
-        """Return the global rank of local rank 0; ``None`` if the running ranks do not agree on it."""
+        """Return the global rank of local rank 0, or ``None`` if the running ranks do not agree on it."""
         up = [process.header for process in self._known() if process.is_up and process.header.rank >= 0]
         found = {each.rank - each.local_rank for each in up if each.local_rank >= 0}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the exit code of the last process of each ended rank, if known; ``-n`` for signal n."""
+        """Return the known exit code of each ended rank's last process, with ``-n`` for signal n."""
         codes = {}
         for rank, processes in self._by_rank().items():
             if processes and not any(each.is_up for each in processes):
@@ -243,7 +243,7 @@ class Probing:
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """Remove the folder of the rings, because the run is over and the content was read."""
+        """Remove the folder of the rings because the run is over and the content was read."""
         self._exits.close()
         for process in self._known():
             process.close()
@@ -264,7 +264,7 @@ class Probing:
                     self._rings[name] = RankProcess(self.folder / name)
                 except LayoutProblem:
                     self._rings[name] = None
-                except OSError:  # for example, no free descriptor; the next call tries again
+                except OSError:  # No descriptor might be free, for example. The next call tries again.
                     continue
         return self._known()
 
@@ -283,7 +283,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
     def _of_rank(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank, without the rank's worker processes.
+        """Return the processes of a rank, excluding the rank's worker processes.
 
         Workers are processes without steps that started while another process of the rank trained.
         """
@@ -304,9 +304,9 @@ class Probing:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return the value with the secrets in its texts masked; `name` is the key of the value.
+    """Return the value with the secrets in its texts masked. `name` is the key of the value.
 
-    Each text is masked separately, because a mask in JSON can remove the quote that ends a text.
+    Each text is masked separately because a mask in JSON can remove the quote that ends a text.
     """
     if isinstance(value, str):
         masked = redact(value)

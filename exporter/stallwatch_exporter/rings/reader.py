@@ -41,7 +41,7 @@ _MOST_TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Values of a rank at one moment; fields without a value are absent."""
+    """Values of a rank at one moment. Fields without a value are absent."""
 
     rank: int
     number: int
@@ -50,19 +50,19 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """New records since the last call of ``RingReader.read``, and the number of lost records."""
+    """New records since the last call to ``RingReader.read``, and the number of lost records."""
 
     records: list[Record] = []
     lost: int = 0  #: number of records overwritten before they were read
 
 
 def open_file(path: Path) -> int:
-    """Open a rank's file for reading, without waiting if it is a pipe without a writer."""
+    """Open a rank's file for reading. Do not wait if it is a pipe without a writer."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 class RingReader:
-    """Reader of a ring. Raises `LayoutProblem` if the file is no ring, or `OSError` if opening it fails."""
+    """Reader of a ring. Raises `LayoutProblem` if the file is not a ring, or `OSError` if opening fails."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -100,7 +100,7 @@ class RingReader:
         return batch
 
     def latest_step_at(self) -> float | None:
-        """Return the time of the newest complete record; ``None`` if the record contains no step."""
+        """Return the time of the newest complete record, or ``None`` if the record contains no step."""
         with self._opened():
             written = self._written()
             latest = self._unpacked(self._slots(written, written), 0, written) if written else None
@@ -110,7 +110,7 @@ class RingReader:
     def _opened(self) -> Iterator[None]:
         """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         was_closed = self._fd is None
-        with contextlib.suppress(OSError):  # the file was removed, or no descriptor is free; no data is lost
+        with contextlib.suppress(OSError):  # The file was removed, or no descriptor is free. No data is lost.
             if was_closed:
                 self._fd = open_file(self.path)
         try:
@@ -141,7 +141,7 @@ class RingReader:
     def _add_draft(self, batch: Batch) -> None:
         """Add the draft of the next record to the batch, if the draft contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read the draft twice: between two stores of the writer, it can mix values of two steps.
+        # Read the draft twice, because between two stores of the writer, it can mix values of two steps.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:
@@ -163,14 +163,14 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file; later reads open the file for one call."""
+        """Close the file. Later reads open the file for one call."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = None
 
     def _written(self) -> int | None:
-        """Return the number of written records; `None` if the file is too short for this counter."""
+        """Return the number of written records, or `None` if the file is too short for this counter."""
         data = self._at(COUNTERS_AT, COUNTERS.size)
         if len(data) < COUNTERS.size:
             return None
@@ -197,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at index `place`; ``None`` if it is incomplete or does not have this number."""
+        """Return the record at index `place`, or ``None`` if it is incomplete or has a different number."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

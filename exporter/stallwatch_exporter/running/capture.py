@@ -1,8 +1,8 @@
 """Start the command, copy its output to the agent's output and a queue, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
-bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
-real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
+bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw, so it does not change any bytes, and
+the real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
 pseudo-terminal, which keeps the output in order.
 """
 
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
+    fresh: bool = False  #: true if the bytes before these were dropped, or come from a different file
     stream: str = "stdout"
     rank: int | None = None  #: rank that printed all bytes of the source, if known
     lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
@@ -78,7 +78,7 @@ class _Part:
 class ByteQueue:
     """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait.
 
-    The queue drops the oldest bytes of the longest stream, because the end of the output shows why a command
+    The queue drops the oldest bytes of the longest stream because the end of the output shows why a command
     failed. It keeps the first bytes of each stream, which show how the command was started.
     """
 
@@ -95,7 +95,7 @@ class ByteQueue:
         self._change = threading.Condition()
 
     def put(self, stream: str, data: bytes, time: float) -> None:
-        """Add bytes to the queue, without waiting."""
+        """Add bytes to the queue without waiting."""
         with self._change:
             lost = self._lost.pop(stream, 0)
             is_first = self._added[stream] < self._max // _FIRST_PART
@@ -132,7 +132,7 @@ class ByteQueue:
             self._lost[stream] += lines
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
-        """Return queued chunks after `timeout` seconds, or as soon as `most` bytes are queued."""
+        """Return queued chunks after `timeout` seconds, or when `most` bytes are queued."""
         with self._change:
             self._enough = most
             if self._bytes < most and not self._closed:
@@ -213,7 +213,7 @@ class Pump:
         """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only the agent's own output can delay this, as it would delay the command
+        self._thread.join()  # only the agent's own output can delay this call
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -392,7 +392,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """Stop passing on output, because the command does not use these descriptors."""
+        """Stop passing on output because the command does not use these descriptors."""
         for fd in channels:
             os.close(fd)
         channels.clear()

@@ -47,7 +47,7 @@ def run_command(
     on_end: OnEnd | None = None,
     engine: Engine | None = None,
 ) -> int:
-    """Run `command` and watch it; return its exit code, or 128 + n after signal n.
+    """Run `command`, watch it, and return its exit code, or 128 + n after signal n.
 
     The codes 127 and 126 mean that the command could not be started. `on_end` receives the diagnosis after
     the command has ended. `engine` opens a transport other than HTTP between the agents of a run on several

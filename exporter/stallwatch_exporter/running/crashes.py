@@ -1,9 +1,10 @@
 """Use all evidence of a run's end to find a process that crashed although the command returned 0.
 
-A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
-``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
-evidence. The other pieces of evidence are the programs' exit codes from the kernel, the last report of each
-interpreter, the last step of the run, and, if no process was observed, the log.
+A shell returns the status of its last action. For example, ``python train.py | tee log`` returns the status
+of tee, and ``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one
+piece of evidence. The other pieces of evidence are the programs' exit codes from the kernel, the last
+report of each interpreter, and the last step of the run. If no process was observed, the log is also
+evidence.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
     up: bool = False
-    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None`` if unknown
+    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n, or ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
     probed: bool = False  #: true if the process had a probe that would have reported its end
-    left: bool | None = None  #: whether the interpreter ended without an error; ``None`` if unknown
+    left: bool | None = None  #: whether the interpreter ended without an error, or ``None`` if unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
     run_step: int | None = None  #: last step of the run when the end of the process was detected
@@ -68,12 +69,12 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process only after its work; libraries can crash at exit."""
+        """Return whether a signal ended the process only after its work. Libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
     def last_seen(self) -> float:
-        """Time of the process's end or last report; infinity while it runs."""
+        """Time of the process's end or last report, or infinity while it runs."""
         if self.up:
             return float("inf")
         return self.ended_at or self.stepped_at or 0.0
@@ -96,7 +97,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
-    """Return the first process that probably made the run fail; ``None`` if the run ended well.
+    """Return the first process that probably made the run fail, or ``None`` if the run ended well.
 
     `log_fails` returns whether the log ends in a failure without output after it. It is called only if the
     processes do not show how the run ended.
@@ -131,9 +132,9 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Return the last process of each rank, without processes that were retried.
+    """Return the last process of each rank, excluding processes that were retried.
 
-    Processes that completed steps take precedence, because a program that runs after the training can have
+    Processes that completed steps take precedence because a program that runs after the training can have
     the same rank. A successful retry needs no steps, because all steps might have been completed before.
     """
     last: dict[int, ProcessEnd] = {}

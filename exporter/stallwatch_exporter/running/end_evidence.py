@@ -83,7 +83,7 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due; infinity once a check every second is enough.
+        """Return the seconds until the next check is due, or infinity when a check every second is enough.
 
         Exit codes of processes that run only between two checks stay unknown.
         """
@@ -93,7 +93,7 @@ class EndEvidence:
         return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
-        """Return the running processes of the ranks; an empty set for a rank that is known to have failed."""
+        """Return each rank's running processes, or an empty set for a rank that is known to have failed."""
         up: dict[int, frozenset[Path]] = {}
         codes = self.exit_codes
         for program in self.programs.known.values():
@@ -103,7 +103,7 @@ class EndEvidence:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """Exit codes of the ranks that a launcher or script numbered; ``-n`` for signal n."""
+        """Exit codes of the ranks that a launcher or script numbered, with ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
         return {each.rank: codes[each] for each in known if each.rank is not None and each in codes}
@@ -120,7 +120,7 @@ class EndEvidence:
         """Return the ending of the run, and the diagnosis that agrees with this ending.
 
         `command` is the ending of the command itself. `read_reports` reads the last reports of the ranks.
-        Call this method last, because it closes the rings of `probing`.
+        Call this method last because it closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("finding how the processes ended"):
@@ -188,7 +188,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Wait briefly for the ranks to end after the command; return the endings of the processes."""
+        """Wait briefly for the ranks to end after the command, and return the endings of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))

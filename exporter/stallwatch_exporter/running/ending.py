@@ -34,7 +34,7 @@ class EndingWatch:
         self._host: int | None = None  # the machine's count of OOM kills at the time of `_kill`
 
     def counted(self) -> bool | None:
-        """Return whether the kernel counted an OOM kill since the start; ``None`` if no count is readable."""
+        """Return whether the kernel counted an OOM kill since the start, or ``None`` if this is unknown."""
         before, now = self.counts
         return _more_kills(before, now) is not None if before and now else None
 
@@ -124,7 +124,7 @@ def signal_of(returncode: int) -> signal.Signals | None:
 
 
 def _status(returncode: int) -> Message:
-    """Return the description of an exit status, for use within a sentence."""
+    """Return a description of an exit status for use within a sentence."""
     killer = signal_of(returncode)
     if killer is None:
         return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)
@@ -234,7 +234,7 @@ def _more_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[st
 
 
 def slurm_end(environ: Mapping[str, str]) -> float | None:
-    """Return the time at which Slurm ends the job, in Unix seconds; ``None`` outside a job."""
+    """Return the time at which Slurm ends the job, in Unix seconds, or ``None`` outside a job."""
     try:
         return float(environ.get("SLURM_JOB_END_TIME", ""))
     except ValueError:

@@ -2,7 +2,7 @@
 
 A program ends with a broken pipe if its output has no reader. Therefore, this process holds the same
 descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
-separate script and needs a few megabytes. Imports that only the agent needs are local, because they would
+separate script and needs a few megabytes. Imports that only the agent needs are local because they would
 double the start time.
 """
 
@@ -17,7 +17,7 @@ _GOODBYE_SECONDS = 2.0  # seconds for the keeper process to wake up and exit
 
 
 class Keeper:
-    """Handle of the keeper process; `pairs` contains pairs of descriptors to read from and to write to."""
+    """Handle of the keeper process. `pairs` contains pairs of descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -48,7 +48,7 @@ class Keeper:
                 os.close(fd)
 
     def dismiss(self) -> None:
-        """End the keeper process, because all output has been passed on."""
+        """End the keeper process because all output has been passed on."""
         import subprocess
 
         try:
@@ -88,7 +88,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def main(life: str, *pairs: str) -> None:
-    """Wait until the agent dismisses this process; if the agent dies instead, pass on the output."""
+    """Wait until the agent dismisses this process. If the agent dies instead, pass on the output."""
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in pairs]
         _carry_on({int(source): int(target) for source, target in parts})

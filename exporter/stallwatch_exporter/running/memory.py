@@ -26,7 +26,7 @@ class MemoryHeld:
     """Record the highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
-        #: Returns whether the kernel counted an OOM kill; None if this is unknown.
+        #: Returns whether the kernel counted an OOM kill, or None if the count is unknown.
         self.counted: Callable[[], bool | None] = lambda: None
         self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
@@ -74,7 +74,7 @@ class MemoryHeld:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants; shared pages count for each process."""
+    """Return the resident memory of a process and its descendants. Shared pages count for each process."""
     total = 0
     for process in family(pid):
         try:

@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: maximum number of processes that a search visits; one host has fewer processes
+_MOST = 256  #: Maximum number of processes that a search visits. One host has fewer processes.
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
@@ -25,12 +25,12 @@ class Program(msgspec.Struct, frozen=True):
 
     pid: int
     seen: float  #: steady time at which the program was found
-    rank: int | None  #: rank from the program's environment; ``None`` if there is none
+    rank: int | None  #: rank from the program's environment, or ``None`` if there is none
     words: tuple[str, ...] = ()  #: command line
 
 
 class Programs:
-    """Find the programs that a command starts; call ``look`` about once a second."""
+    """Find the programs that a command starts. Call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: process ID of the command
@@ -68,7 +68,7 @@ class Programs:
 
 
 def _rank(pid: int) -> int | None:
-    """Return the rank in the environment of a process; ``None`` if there is none."""
+    """Return the rank in the environment of a process, or ``None`` if there is none."""
     environ = dict(each.split("=", 1) for each in _read(pid, "environ").split("\0") if "=" in each)
     rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
     return int(rank) if rank.isdigit() else None

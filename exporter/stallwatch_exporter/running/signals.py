@@ -16,7 +16,7 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 @contextmanager
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals with `handler` during a ``with`` block; enter the block in the main thread.
+    """Handle signals with `handler` during a ``with`` block. Enter the block in the main thread.
 
     Ignored signals (nohup) stay ignored, in this process and in the command.
     """
@@ -39,7 +39,7 @@ class SignalRelay:
 
     If the agent is in the terminal's foreground group, Ctrl-C reaches the command directly, and a second
     signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the
-    whole process group (``kill -- -PGID``) reaches the command twice, because a signal does not show who
+    whole process group (``kill -- -PGID``) reaches the command twice because a signal does not show who
     received it. Send such a signal only to the agent.
     """
 

@@ -1,1 +1,1 @@
-"""Store the record of a run and copies of its log in a folder; replay and prune stored runs."""
+"""Store the record of a run and copies of its log in a folder. Replay and prune stored runs."""

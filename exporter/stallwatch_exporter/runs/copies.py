@@ -1,9 +1,9 @@
 """Write copies of a run's log: the output of each rank, with the time of each piece.
 
 A piece ends at a newline, or after a carriage return that ends one state of a progress bar. A replay of the
-pieces prints the same bytes, except for secrets, which are masked before the pieces are written. If a line is
-written in parts, it is split between words. Each part is checked for secrets together with the text before
-it, because half of a token does not look like a token.
+pieces prints the same bytes, except for secrets, which are masked before the pieces are written. If a line
+is written in parts, it is split between words. Each part is checked for secrets together with the text
+before it because half of a token does not look like a token.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
-_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of the data waits for more data
+_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end. A "\r" at the end of the data waits for more data.
 MAX_PIECE = 64 * 1024
 UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, in case of a crash
 _CONTEXT = 1024  # maximum bytes of a line's previous text that are checked again with the next part
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
 _MOST_GAPS = 16
-# Disk space that the copies leave free, because the run's checkpoints need it more. On a small disk, they
+# Disk space that the copies leave free because the run's checkpoints need it more. On a small disk, they
 # leave a fraction of the disk free.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: maximum number of log copies of a run; a log can contain any number of ranks
+MOST_FILES = 20_000  #: Maximum number of log copies of a run. A log can contain any number of ranks.
 _UNRANKED = "output.log"
 
 
@@ -46,7 +46,7 @@ class _Stream(msgspec.Struct):
     held_ns: int = 0
     time: float = 0.0  #: time of the last bytes
     rank: int | None = None
-    file: str | None = None  # file of the unfinished line; None at the start of a line
+    file: str | None = None  # file of the unfinished line, or None at the start of a line
     context: bytes = b""  # written part of the unfinished line
     after_key: bool = False  # whether the last line belonged to a private key
 
@@ -81,7 +81,7 @@ class RankCopies:
         self._streams: dict[str, _Stream] = {}
         self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
-        self._stuck = ""  # reason why the last write failed; the next flush tries again
+        self._stuck = ""  # Reason why the last write failed. The next flush tries again.
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()
@@ -144,7 +144,7 @@ class RankCopies:
         self._to_disk(last=everything)
 
     def _stamp(self, time: float) -> int:
-        # The times increase strictly over all streams, because a replay merges the files by time.
+        # The times increase strictly over all streams because a replay merges the files by time.
         self._last_ns = max(self._last_ns + 1, int(time * 1e9))
         return self._last_ns
 
@@ -163,8 +163,8 @@ class RankCopies:
             line = format_record(record)
             self._buffer.append((file, record.time_ns, line))
             self._buffered += len(line)
-            # After a carriage return, the output can continue with another rank. Parts that a flush split
-            # stay in the same file.
+            # After a carriage return, the output can continue with a different rank. Parts that a flush
+            # split stay in the same file.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
             self._hold(self._stuck, _HELD)
@@ -177,7 +177,7 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        # Check all pieces together first, because secrets are rare.
+        # Check all pieces together first because secrets are rare.
         if state.after_key or self._redact(text) != text:
             context, masked = state.context, []
             for piece in pieces:
@@ -229,7 +229,7 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append the records to their files; after an error, keep the records that were not written."""
+        """Append the records to their files. After an error, keep the records that were not written."""
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -274,7 +274,7 @@ _MARKS = (b'"', b"'", b",", b";", b"&")  # separators of words in text without b
 
 
 def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
-    """Return the position at which the last word begins; 0 if there is only one word."""
+    """Return the position at which the last word begins, or 0 if there is only one word."""
     return max(text.rfind(mark, start, end) for mark in marks) + 1
 
 
@@ -321,14 +321,14 @@ def _second(seconds: int) -> bytes:
 
 
 def format_record(record: CriRecord) -> bytes:
-    """Return one line of a log copy, including the newline; the text must not contain a newline."""
+    """Return one line of a log copy, including the newline. The text must not contain a newline."""
     seconds, nanos = divmod(record.time_ns, 1_000_000_000)
     flag = b"F" if record.full else b"P"
     return b"%b.%09dZ %b %b %b\n" % (_second(seconds), nanos, record.stream.encode(), flag, record.text)
 
 
 def parse_record(line: bytes) -> CriRecord | None:
-    """Parse one line of a copy, with or without its newline; return ``None`` if it is not a record."""
+    """Parse one line of a copy, with or without its newline. Return ``None`` if it is not a record."""
     found = _RECORD.fullmatch(line[:-1] if line.endswith(b"\n") else line)
     if found is None:
         return None

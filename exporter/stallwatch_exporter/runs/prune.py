@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
-KEEP = "KEEP"  #: file name; a run is never removed if its folder contains this file
+KEEP = "KEEP"  #: Name of a file. A run is never removed if its folder contains this file.
 _DAY = 86400.0
 _TRASH = ".removed-"
 
@@ -38,7 +38,7 @@ def prune(
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
         try:
-            # Hide the run first, because the removal takes a while and can be interrupted.
+            # Hide the run first because the removal takes a while and can be interrupted.
             run.path.rename(run.path.with_name(_TRASH + run.path.name))
         except OSError:
             continue

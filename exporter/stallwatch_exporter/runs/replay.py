@@ -18,8 +18,8 @@ from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.stacks.records import StallStacks
 
-# Within a file, a piece can come after a piece with a later time, because the time of a piece is its start,
-# but a piece is written at its end.
+# Within a file, a piece can come after a piece with a later time. The reason is that the time of a piece is
+# the time of its start, but a piece is written at its end.
 _LOOK_AHEAD = 1024
 
 
@@ -34,7 +34,7 @@ def recorded_files(folder: Path) -> list[Path]:
 
 
 def read_records(path: Path) -> Iterator[CriRecord]:
-    """Yield the records of one log copy in the order of their times; skip lines that are not records."""
+    """Yield the records of one log copy in the order of their times, and skip lines that are not records."""
     ahead: list[tuple[int, int, CriRecord]] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines):
@@ -82,7 +82,7 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder` at `speed` times its original pace; return its exit code.
+    """Print the run in `folder` at `speed` times its original pace, and return its exit code.
 
     The replay includes the period without output before the recorded end, so a run that hung hangs again in
     the replay. If an agent watches the replay, additional processes represent the ranks during a stall.

@@ -1,4 +1,4 @@
-"""Write data safely even to a full disk: reserve a block in advance, and never append data partly."""
+"""Write data safely even to a full disk: reserve a block in advance, and never append partial data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reserve:
             raise
 
     def write(self, data: bytes) -> bool:
-        """Store `data`, at most `SIZE` bytes; return whether the data is visible at the path."""
+        """Store `data`, at most `SIZE` bytes, and return whether the data is visible at the path."""
         try:
             self._overwrite(data)
             return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
@@ -40,7 +40,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block if it has content, because another file of the folder has newer content."""
+        """Empty the block if it has content because another file of the folder has newer content."""
         if not self._is_blank:
             self.write(b"")
 
@@ -53,7 +53,7 @@ class Reserve:
         os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
 
     def remove(self) -> None:
-        """Remove the file, which is not needed once other files contain the whole record of the run."""
+        """Remove the file, which is not needed after other files contain the whole record of the run."""
         self._close()
         with suppress(OSError):
             self._path.unlink()

@@ -29,7 +29,7 @@ _REWRITTEN_SECONDS = 10.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
-    """Return the state of a run from its agent's record; ``stale`` if the agent was silent for too long.
+    """Return the state of a run from its agent's record, or ``stale`` if the agent was silent for too long.
 
     `alive` specifies whether the agent is running, if this is known. If `answers` is true, the agent's
     metrics are up to date, so the agent is not silent.

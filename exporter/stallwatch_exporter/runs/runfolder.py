@@ -131,7 +131,7 @@ class RunFolder:
         self.problem: str | None = None  #: reason why nothing is stored, or None
         self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
         self.failed_writes = 0
-        self.reported_until = math.inf  #: time until which changes of earlier agents count as reported
+        self.reported_until = math.inf  #: time up to which changes from earlier agents count as reported
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
@@ -183,7 +183,7 @@ class RunFolder:
         return folder
 
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
-        """Create the run's folder and its reserve in `home`; return the reason for a failure, or ""."""
+        """Create the run's folder and its reserve in `home`. Return the reason for a failure, or ""."""
         parent, made, reserve = runs_home(home), None, None
         try:
             make_home(home)
@@ -196,7 +196,7 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            # Write this file first, because a killed run needs a record.
+            # Write this file first because a killed run needs a record.
             _write_record(path / "agent.json", self.info)
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
@@ -248,7 +248,7 @@ class RunFolder:
             self._diagnosis = None
 
     def write_json(self, name: str, record: Any) -> bool:
-        """Write one record as a JSON file of this folder, atomically; return whether that succeeded."""
+        """Write one record as a JSON file of this folder, atomically, and return whether that succeeded."""
         if self.problem is not None:
             return False
         try:
@@ -276,7 +276,7 @@ class RunFolder:
             self._reserve.write(_smallest(self.info, diagnosis))
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Write the complete record of an ended run; free the reserve if all files could be written."""
+        """Write the complete record of an ended run, and free the reserve if all files could be written."""
         self._diagnosis = diagnosis
         self.write_info(**changes)
 
@@ -387,7 +387,7 @@ def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
 
 
 def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, AgentInfo]]]:
-    """Group the agents' folders by run, in the order of each run's first folder; `kept` is newest first."""
+    """Group the agents' folders by run, in the order of each run's first folder. `kept` is newest first."""
     jobs: dict[str, list[tuple[Path, AgentInfo]]] = {}
     for folder, info in kept:
         jobs.setdefault(info.key or str(folder), []).append((folder, info))
@@ -425,7 +425,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise, return `folder`."""
+    """Return the folder in ``$TMPDIR`` if this run's record continues there, or `folder` otherwise."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -444,7 +444,7 @@ def where_kept(folder: Path) -> Path:
 
 
 def read_info(folder: Path) -> AgentInfo | None:
-    """Return the newest record in the folder of a run; ``None`` if no record is readable."""
+    """Return the newest record in the folder of a run, or ``None`` if no record is readable."""
     info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, ReservedContent)
     if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
         return kept.info
@@ -459,7 +459,7 @@ def read_diagnosis(folder: Path) -> Diagnosis | None:
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
-    """Return the content of a JSON file in a run's folder; ``None`` if it is not readable."""
+    """Return the content of a JSON file in a run's folder, or ``None`` if it is not readable."""
     try:
         with open_regular(path) as file:
             return from_json(file.read(), kind)
@@ -510,10 +510,10 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes count as reported; infinity means all.
+    """Return the time up to which a lost agent's incident changes count as reported, or infinity for all.
 
     Notifications of a killed agent might have been lost before they were sent. They are sent again only
-    within a day. Incidents that the agent left open might have been delayed longer; see `Episodes`.
+    within a day. Incidents that the agent left open might have been delayed longer. See `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
@@ -577,7 +577,7 @@ def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """Create or reuse the folder with the first free name; return its path, and whether it is new."""
+    """Create or reuse the folder with the first free name. Return its path and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

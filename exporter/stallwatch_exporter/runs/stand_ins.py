@@ -32,7 +32,7 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 def standing_in(stacks: StallStacks) -> Iterator[None]:
     """Run a process for each rank that was alive on this host, until the ``with`` block ends.
 
-    The output of these processes is dropped, because it is not part of the recording.
+    The output of these processes is dropped because it is not part of the recording.
     """
     frames = {
         rank: group.frames

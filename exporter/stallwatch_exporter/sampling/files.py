@@ -30,7 +30,7 @@ class MissingLibrary(Exception):
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as CSV; return their number. If all inputs are unreadable, write no header."""
+    """Write all samples as CSV, and return their number. If all inputs are unreadable, write no header."""
     count = 0
     header = (",".join(COLUMNS) + "\n").encode()
     for rows in sampling.rows(for_spreadsheet):
@@ -44,7 +44,7 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def csv_of(rows: Sequence[Row]) -> str:
-    """Return rows as lines of CSV. Columns are converted one at a time, because most of them are empty."""
+    """Return rows as lines of CSV. Columns are converted one at a time because most of them are empty."""
     columns = [_cells(name, column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=False)]
     return "".join([",".join(cells) + "\n" for cells in zip(*columns, strict=True)])
 
@@ -81,7 +81,7 @@ def _utc_second(second: int) -> str:
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as Parquet; return their number. Raises `MissingLibrary` if pyarrow is missing."""
+    """Write all samples as Parquet, and return their number. Raises `MissingLibrary` without pyarrow."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -117,7 +117,7 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """Return all samples in the paths as a data frame; warn about files that could not be read."""
+    """Return all samples in the paths as a data frame, and warn about files that could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

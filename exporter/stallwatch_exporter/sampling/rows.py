@@ -21,7 +21,7 @@ _FIRST_LINES = 1000  # number of lines used to detect the kind of log
 
 
 class Sampling:
-    """Reader of the samples in the user's paths; ``problems`` lists the inputs that could not be read."""
+    """Reader of the samples in the user's paths. ``problems`` lists the inputs that could not be read."""
 
     def __init__(
         self,

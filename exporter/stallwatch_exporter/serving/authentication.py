@@ -52,7 +52,7 @@ class Access:
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """Headers of a 401 response that name the accepted credentials; empty if none are configured."""
+        """Headers of a 401 response that name the accepted credentials, if any are configured."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')
@@ -95,7 +95,7 @@ class Access:
 
 
 def own_authorization(settings: ServerSettings) -> str:
-    """Return an ``Authorization`` header that servers with these settings accept; "" if none is needed."""
+    """Return an ``Authorization`` header that servers with these settings accept, or "" if none is needed."""
     for token in _lines(settings.token_file):
         return f"Bearer {token.decode('latin-1')}"
     for pair in _lines(settings.basic_auth_file):
@@ -129,7 +129,7 @@ def problems(settings: ServerSettings) -> list[str]:
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    """Return the lines of a credential file; empty if it cannot be read, so that all callers are denied."""
+    """Return the lines of a credential file, or no lines (which denies all callers) if it is unreadable."""
     try:
         return [] if path is None else _read(path)
     except OSError:
@@ -142,6 +142,6 @@ def _read(path: Path) -> list[bytes]:
 
 
 def _is_one_of(sent: bytes, known: Iterable[bytes]) -> bool:
-    # Compare with all entries, so that the time does not depend on which entry matches.
+    # Compare with all entries so that the time does not depend on which entry matches.
     matches = [hmac.compare_digest(sent, entry) for entry in known]
     return any(matches)

@@ -30,14 +30,14 @@ class Peer:
         self.deadline: float | None = deadline  #: ``None`` while the server handles a request
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection; with `SHUT_RD`, only if its thread is waiting for a request."""
+        """End the connection. With `SHUT_RD`, end it only if its thread is waiting for a request."""
         with contextlib.suppress(OSError):
             # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """Server with at most `most` connections; a new client replaces the client that has been idle longest.
+    """Server with at most `most` connections. A new client replaces the client that has been idle longest.
 
     The head of a request, including the TLS handshake, must arrive within `seconds`. A body or a response
     is transferred in pieces of at most `piece` bytes. The limit of `seconds` also applies to each piece,
@@ -83,14 +83,14 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             raise
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; its thread performs the TLS handshake."""
+        """Accept a connection. Its thread performs the TLS handshake."""
         request, address = super().get_request()
         if self._context is not None:
             request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection; first end an idle connection if there are too many."""
+        """Start a thread for the connection. If there are too many connections, first end an idle one."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -124,7 +124,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         super().shutdown()
 
     def server_close(self) -> None:
-        """Close the server and all connections; wait briefly for responses that are in progress."""
+        """Close the server and all connections, and wait briefly for responses that are in progress."""
         super().server_close()
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
@@ -133,7 +133,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                 self._changed.wait_for(lambda: not self.peers, _LEAVING)
 
     def service_actions(self) -> None:
-        """End overdue connections; the server's loop calls this method at least twice a second."""
+        """End overdue connections. The server's loop calls this method at least twice a second."""
         with self._changed:
             now = self.clock()
             for peer in self.peers.values():
@@ -181,7 +181,7 @@ class ServerThread:
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Handler of a `BoundedServer`'s connection; a subclass calls `arrived` when the request is complete."""
+    """Handler of a `BoundedServer`'s connection. A subclass calls `arrived` when the request is complete."""
 
     server: BoundedServer
     rfile: io.BufferedReader
@@ -215,7 +215,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body of the request; it is shorter than `length` if the connection ends too early."""
+        """Read the body of the request. It is shorter than `length` if the connection ends too early."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body
@@ -229,7 +229,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
 
 class _Head:
-    """Reader of a request's head; raises `LineTooLong` if the head has more than `_HEAD` bytes."""
+    """Reader of a request's head. Raises `LineTooLong` if the head has more than `_HEAD` bytes."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream

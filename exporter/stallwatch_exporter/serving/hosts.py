@@ -26,7 +26,7 @@ _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: maximum length of a DNS name (RFC 1035, 2.3.4) with a port
 _PORTS = {"http": ":80", "https": ":443"}
-_REQUERY_SECONDS = 60.0  #: seconds until a name server is queried again, because it might have been down
+_REQUERY_SECONDS = 60.0  #: seconds until a name server is queried again because it might have been down
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
@@ -38,7 +38,7 @@ class Refusal(NamedTuple):
 
 
 def host_name(authority: str) -> str | None:
-    """Return the lower-case name or address in a ``Host`` header; ``None`` if the header is malformed."""
+    """Return the lower-case name or address in a ``Host`` header, or ``None`` if the header is malformed."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None or len(authority) > _MOST_LETTERS:
         return None
@@ -47,7 +47,7 @@ def host_name(authority: str) -> str | None:
 
 
 def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
-    """Return whether a server responds to this ``Host`` header; `names` can include ``*.domain``."""
+    """Return whether a server responds to this ``Host`` header. `names` can include ``*.domain``."""
     name = host_name(authority)
     if name is None:
         return False
@@ -75,8 +75,8 @@ def refusal_of(
     """Return the reason to reject a request with these ``Host`` and ``Origin`` headers, or ``None``.
 
     A page from `url`, the address at which users access the server, is accepted even if a proxy changes the
-    ``Host``. An authenticated caller (`known_caller`) can use any name, because a page of another site cannot
-    be authenticated.
+    ``Host``. An authenticated caller (`known_caller`) can use any name because a page of another site
+    cannot be authenticated.
     """
     host = hosts[0] if len(hosts) == 1 else ""
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
@@ -95,7 +95,7 @@ def normalised(names: Iterable[str]) -> frozenset[str]:
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name or pattern in lower case and Punycode, without a port; ``None`` if invalid.
+    """Return a configured name or pattern in lower case and Punycode, without a port, or ``None`` if invalid.
 
     A pattern is ``*.domain`` or ``*``.
     """
@@ -110,7 +110,7 @@ def pattern_of(name: str) -> str | None:
 
 
 def name_in(url: str) -> list[str]:
-    """Return the host name of a URL as a list of one name; empty if the URL has no host name."""
+    """Return the hostname of a URL as a list of one name, or an empty list if the URL has no hostname."""
     try:
         name = urlsplit(url).hostname
     except ValueError:
@@ -119,7 +119,7 @@ def name_in(url: str) -> list[str]:
 
 
 def own_names() -> frozenset[str]:
-    """Return the names of this machine; a name server is queried at most once a minute."""
+    """Return the names of this machine. A name server is queried at most once a minute."""
     name = socket.gethostname()
     # The machine can also have a name in ``.local``, which is reserved for mDNS.
     local = [] if not name or "." in name else [f"{name}.local"]
@@ -127,9 +127,9 @@ def own_names() -> frozenset[str]:
 
 
 class _FullName:
-    """Full name of this machine, from a name server.
+    """Full name of this machine, which a name server provides.
 
-    Only one caller at a time waits for the name server; all other callers get the last known name.
+    Only one caller at a time waits for the name server. All other callers get the last known name.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Maintain the metrics of one run for Prometheus; ``docs/metrics.md`` describes each metric.
+"""Maintain the metrics of one run for Prometheus. ``docs/metrics.md`` describes each metric.
 
 Labels never contain the text of a log. If the rank is unknown, the label `rank` is empty, which Prometheus
 treats as no label.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-#: Maximum number of ranks with metrics; a log can contain any number of ranks, and each has a dozen series.
+#: Maximum number of ranks with metrics. A log can contain any number of ranks, and each has a dozen series.
 MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
@@ -101,7 +101,7 @@ _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
 class RunRegistry(CollectorRegistry):
-    """Registry of the metrics of one run, without creation times, and with the duration of the scrape."""
+    """Registry of the metrics of one run, which omits creation times and adds the scrape's duration."""
 
     def __init__(self, run: str) -> None:
         super().__init__(auto_describe=True)
@@ -123,7 +123,7 @@ class RunRegistry(CollectorRegistry):
 
 
 class RunMetrics:
-    """Metrics of one run; all methods are cheap and safe to call during a scrape."""
+    """Metrics of one run. All methods are cheap and safe to call during a scrape."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -156,7 +156,7 @@ class RunMetrics:
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        # Names of values that the probe reports; for these names, values in the log are ignored.
+        # Names of values that the probe reports. For these names, values in the log are ignored.
         self._hooked: set[str] = set()
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
@@ -225,7 +225,7 @@ class RunMetrics:
             self._series("warnings", self._rank(rank)).inc()
 
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
-        """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
+        """Set the run's step. Steps that are repeated after a restart from a checkpoint count again.
 
         If `counted` is true, the steps up to this step were already counted, but might have had other
         numbers.
@@ -262,7 +262,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled; only a confirmed stall counts."""
+        """Set whether the run is stalled. Only a confirmed stall counts."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -307,7 +307,7 @@ class RunMetrics:
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
         """Set the numbers of hosts that are expected, that report, and that are silent.
 
-        Only the coordinator publishes these numbers; on all other agents, they are ``None``.
+        Only the coordinator publishes these numbers. On all other agents, they are ``None``.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
@@ -322,7 +322,7 @@ class RunMetrics:
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job, and versions; long texts are omitted."""
+        """Set the run's host, job, and versions. Long texts are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
@@ -337,7 +337,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return the label of a rank; empty for an impossible rank, or if there are too many ranks."""
+        """Return the label of a rank, or "" if the rank is impossible or there are too many ranks."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

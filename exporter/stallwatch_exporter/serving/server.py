@@ -1,4 +1,4 @@
-"""Serve /metrics to authorized readers and announce its address; a failure never stops the training.
+"""Serve /metrics to authorized readers and announce its address. A failure never stops the training.
 
 If the requested port is in use, the server takes the next free port.
 """
@@ -57,7 +57,7 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Wait up to `limit` seconds for Prometheus to read the current values; return whether it read them.
+        """Wait up to `limit` seconds for Prometheus to read the current values. Return whether it read them.
 
         If Prometheus has not read any values before, return `False` immediately.
         """
@@ -74,7 +74,7 @@ class MetricsServer(ServerThread):
 def serve(
     registry: CollectorRegistry, settings: ExporterSettings, notice: Callable[[str], None]
 ) -> MetricsServer | None:
-    """Serve the registry; return ``None``, with a notice, if no port is available."""
+    """Serve the registry, or print a notice and return ``None`` if /metrics cannot be served."""
     first = settings.port
     last = min(first + settings.port_tries, 65535) if first else 0
     try:
@@ -136,9 +136,9 @@ def _announced(
 
 
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
-    """Return the server's TLS context; ``None`` if no TLS is configured.
+    """Return the server's TLS context, or ``None`` if no TLS is configured.
 
-    Raises `ValueError` for a partial configuration, because the user expects an encrypted connection.
+    Raises `ValueError` for a partial configuration because the user expects an encrypted connection.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
@@ -195,9 +195,9 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that share or follow its code
-# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards do
-# not contain this header.
+# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that use or imitate its code
+# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards
+# do not contain this header.
 _SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 _GAPS = 5
 _LATE = 1.5  # a scraper can be late by half an interval, plus a second
@@ -227,7 +227,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds until the next scrape is expected, at most `limit`; 0 if none is expected."""
+        """Return the seconds until the next scrape is expected, at most `limit`, or 0 if none is expected."""
         with self._changed:
             began = list(self._began)
         if not began:

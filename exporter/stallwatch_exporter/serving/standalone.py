@@ -51,7 +51,7 @@ class Standalone:
         self.metrics.dropped(self._probing.lost)
 
     def close(self) -> None:
-        """Stop serving and remove the ring; a forked child has nothing to close."""
+        """Stop serving and remove the ring. A forked child has nothing to close."""
         if self._ended.is_set() or os.getpid() != self._pid:
             return
         self._ended.set()

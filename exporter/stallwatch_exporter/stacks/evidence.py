@@ -23,7 +23,7 @@ NO_RANK = (
     " torch, or calls the probe) nor exactly one Python program"
 )
 NO_RANK_YET = "no stacks can be read, because the launcher has not started any ranks yet"
-#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel might never answer.
+#: Seconds before a snapshot is abandoned. A process that is stuck in the kernel might never answer.
 PATIENCE_SECONDS = 30.0
 
 
@@ -37,7 +37,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result once it is available."""
+    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result when it is available."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: ID of the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # folder for the file with the stacks; None if no file is written
+        self._folder = folder  # folder for the file with the stacks, or None if no file is written
         self._run = run
         self._notice = notice
         self._clock = clock
         self._number = 0  # number of the current or last snapshot
-        self._began: float | None = None  # start time of the current snapshot; None if it has ended
+        self._began: float | None = None  # start time of the current snapshot, or None if it has ended
         self._results: dict[int, LookResult] = {}
         self._file = ""  # name of the file with the newest stacks of this quiet period
 
@@ -69,7 +69,7 @@ class Evidence:
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a snapshot and return immediately; `progressed` is true if a rank has completed steps.
+        """Start a snapshot and return immediately. `progressed` is true if a rank has completed steps.
 
         A snapshot without a result after `PATIENCE_SECONDS` is abandoned.
         """
@@ -84,7 +84,7 @@ class Evidence:
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """Return the result of the current snapshot, but only once; ``None`` if there is no result yet."""
+        """Return the result of the current snapshot only once. Return ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not respond within {PATIENCE_SECONDS:.0f} s")

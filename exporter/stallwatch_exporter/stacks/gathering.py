@@ -30,7 +30,7 @@ _Waiting = TypeVar("_Waiting")
 
 
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
-    """Query each rank and return the answers; a rank that cannot be queried causes no error.
+    """Query each rank and return the answers. A rank that cannot be queried causes no error.
 
     If the probe's thread in a rank does not answer, a signal makes faulthandler write the stacks. If the
     rank has no such thread, py-spy reads the stacks if it is installed. In all other cases, the signal is
@@ -61,7 +61,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
 def wait_for(
     waiting: Iterable[_Waiting], is_done: Callable[[_Waiting], object], patience: float
 ) -> list[_Waiting]:
-    """Check all items until they are done or `patience` seconds have passed; return the unfinished items."""
+    """Check all items until they are done or `patience` seconds have passed. Return the unfinished items."""
     waiting, end = list(waiting), time.monotonic() + patience
     while (waiting := [item for item in waiting if not is_done(item)]) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
@@ -130,7 +130,8 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Do not use an executor: it waits for its threads at exit, but py-spy might be impossible to kill.
+    # Do not use an executor, because it waits for its threads at exit, and py-spy might be impossible to
+    # kill.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:

@@ -36,7 +36,7 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds of the start of the process, or of the creation of its ring
-    ring: Path | None = None  #: path of the ring, which might not exist; the probe's answers are next to it
+    ring: Path | None = None  #: Path of the ring, which might not exist. The probe's answers are next to it.
     ended: bool = False
 
 
@@ -63,7 +63,7 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; an empty list if it has no or several programs.
+    """Return the command's only Python program as rank 0, or an empty list if it has no or several programs.
 
     Launchers do not count. Processes that the program itself started, such as workers of a data loader, do
     not count either.
@@ -80,8 +80,8 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    The program might belong to a larger job if a launcher set its rank or its world size, or if it has
-    child processes, such as workers or ``ssh``.
+    The program might belong to a larger job if a launcher set its rank or world size, or if it has child
+    processes such as workers or ``ssh``.
     """
     try:
         pythons = [process for process in family(command) if _is_python(process)]
@@ -107,7 +107,7 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the only Python program of the command; an empty list if there are several."""
+    """Return the only Python program of the command, or an empty list if there are several."""
     running = [process for process in _named(folder, SIGNAL) if not process.ended]
     running.sort(key=lambda process: process.started)
     # A process that called ``exec`` has several files with its process ID, so keep only the newest file.
@@ -170,7 +170,7 @@ def launches(words: list[str]) -> bool:
 
 
 def rank_environ(pid: int) -> dict[str, str]:
-    """Return the initial environment of a process; empty if it is unreadable or the process has ended."""
+    """Return the initial environment of a process, or an empty dict if the environment cannot be read."""
     return inspect_process(pid, psutil.Process.environ, {})
 
 

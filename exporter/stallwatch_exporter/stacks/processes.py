@@ -26,7 +26,7 @@ _STATES: dict[str, Condition] = {"T": "stopped", "t": "stopped", "D": "blocked",
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """Return the command and all its descendants; empty if the command has ended or is unknown."""
+    """Return the command and all its descendants, or an empty list if the command has ended or is unknown."""
     if command is None:  # psutil interprets None as this process
         return []
     return inspect_process(command, lambda leader: [leader, *leader.children(recursive=True)], [])
@@ -42,7 +42,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int) -> str:
-    """Return the kernel function in which a process waits; usually empty without root permissions."""
+    """Return the kernel function in which a process waits. It is usually empty without root permissions."""
     stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
@@ -63,14 +63,14 @@ def children_transferred(pid: int) -> dict[int, int]:
 
 
 def processor_seconds(pid: int) -> float | None:
-    """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it has ended."""
+    """Return the main thread's processor seconds so far (proc_pid_stat(5)), or ``None`` if it has ended."""
     text = _read(PROC / str(pid) / "task" / str(pid) / "stat") or ""
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def children_seconds(pid: int) -> float | None:
-    """Return the processor time of all descendants in seconds; ``None`` if there are none."""
+    """Return the processor time of all descendants in seconds, or ``None`` if there are none."""
     found = []
     for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -131,7 +131,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened; querying a rank requires that many."""
+    """Raise `OSError` if fewer than `count` files can be opened. Querying a rank requires that many."""
     opened: list[int] = []
     try:
         while len(opened) < count:

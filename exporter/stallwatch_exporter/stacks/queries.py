@@ -25,7 +25,7 @@ _SETTLED_SECONDS = 0.5  # seconds without growth after which a dump counts as co
 
 
 def send(ring: Path, query: str) -> bool:
-    """Write a query to the pipe next to the ring; return whether a reader has opened the pipe."""
+    """Write a query to the pipe next to the ring, and return whether a reader has opened the pipe."""
     try:
         fd = os.open(ring.with_suffix(QUERY), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # ENXIO: no process reads the pipe
@@ -40,7 +40,7 @@ def send(ring: Path, query: str) -> bool:
 
 
 def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return a part of the rank's answer to this or a later query; ``None`` if there is no answer yet."""
+    """Return a part of the rank's answer to this or a later query, or ``None`` if there is no answer yet."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -77,7 +77,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """Return the dump once it is complete; ``None`` while it does not exist or is still growing."""
+        """Return the dump when it is complete, or ``None`` while it does not exist or is still growing."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()
@@ -92,7 +92,7 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal if it will certainly reach faulthandler's handler; return whether it was sent."""
+        """Send the signal if it will certainly reach faulthandler's handler. Return whether it was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()
@@ -141,8 +141,8 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; empty if py-spy cannot read it, for example due to ptrace rules."""
-    # Pass --nonblocking, because by default py-spy pauses the process while it reads the stacks.
+    """Return the threads of a process, or none if py-spy cannot read them, as under strict ptrace rules."""
+    # Pass --nonblocking because by default py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(

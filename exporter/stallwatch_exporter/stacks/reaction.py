@@ -82,7 +82,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
-    # The threads can outlive the command, because its remaining processes can keep the pipes open.
+    # The threads can outlive the command because its remaining processes can keep the pipes open.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
@@ -127,14 +127,14 @@ class _Output:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return the end of the notice, which contains the path of the file."""
+    """Write the output to a file, and return the end of the notice, which contains the path of the file."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        # Append, because two stalls can occur in the same second.
+        # Append because two stalls can occur in the same second.
         with path.open("a", encoding="utf-8") as file:
             file.write(kept)
     except OSError as error:
@@ -143,14 +143,14 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits equally long for its ranks
+GRACE_SECONDS = 30.0  #: Seconds between SIGTERM and SIGKILL. torchrun waits equally long for its ranks.
 #: Seconds before a query about a process is abandoned. Most queries take milliseconds.
 LOOK_PATIENCE_SECONDS = 5.0
 _Answer = TypeVar("_Answer")
 
 
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
-    """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill the remaining processes.
+    """Send SIGTERM to the command, which ends its ranks. After `grace` seconds, kill the remaining processes.
 
     A query about a process that is stuck in the kernel might never return, so each query ends after
     `patience` seconds. Without a result, only the command is killed, because its descendants are unknown.
@@ -158,8 +158,8 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Stop when the ID becomes free, because another process can get the ID after the parent has reaped
-        # the process.
+        # Stop when the ID becomes free, because a different process can get the ID after the parent has
+        # reaped this process.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
@@ -167,7 +167,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
         return  # the command has ended by itself
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
-    # A stopped rank cannot handle SIGTERM, so send SIGKILL. Use one thread for each process, because a query
+    # A stopped rank cannot handle SIGTERM, so send SIGKILL. Use one thread for each process because a query
     # might never return.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
@@ -178,7 +178,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
 
 
 def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
-    """Return the result of `query`; if it takes too long, abandon its thread and return ``None``."""
+    """Return the result of `query`. If it takes too long, abandon its thread and return ``None``."""
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(query()), daemon=True).start()
     try:
@@ -188,7 +188,7 @@ def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal to a process (signal 0 only checks it); return whether the process exists."""
+    """Send a signal to a process (signal 0 only checks it), and return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -208,7 +208,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables for the user's command; variables of unknown facts are empty."""
+    """Return the environment variables for the user's command. Variables of unknown facts are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -264,7 +264,7 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the ending of the command; if the agent aborted the command, the ending records that."""
+        """Return the ending of the command. If the agent aborted the command, the ending records that."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
@@ -272,7 +272,7 @@ class Response:
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> threading.Thread | None:
-        """Start the policy's action for a stall; return the thread of the action, or ``None``."""
+        """Start the policy's action for a stall, and return the thread of the action, or ``None``."""
         command, folder = self.evidence.command, str(self._path) if self._path else ""
         work: Callable[[], None]
         if self._policy.startswith(COMMAND):

@@ -1,4 +1,4 @@
-"""Find the ranks for ``stallwatch stacks`` to query, in a local run or among the descendants of a process."""
+"""Find the ranks that ``stallwatch stacks`` queries in a local run or among the descendants of a process."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
     run: str  #: label of the run; empty if the user gave a process ID
-    command: int | None  #: process whose descendants can be ranks; ``None`` if it has ended
-    rings: Path | None  #: folder of the ranks' rings; ``None`` if the ranks have no probe
+    command: int | None  #: process whose descendants can be ranks, or ``None`` if it has ended
+    rings: Path | None  #: folder of the ranks' rings, or ``None`` if the ranks have no probe
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ def _rings_in(process: psutil.Process) -> Path | None:
 
 
 def _rings_of(agent: int, home: Path) -> Path | None:
-    """Return the newest folder of rings that an agent created; the folder names contain times."""
+    """Return the newest folder of rings that an agent created. The folder names contain times."""
     return max((home / "rings").glob(f"{agent}-*"), default=None)
 
 

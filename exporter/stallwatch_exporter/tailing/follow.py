@@ -41,7 +41,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 _SAVE_SECONDS = 5.0
-_IMPATIENT = 1.0  # seconds after a SIGINT in which further ones belong to the same request
+_IMPATIENT = 1.0  # seconds after a SIGINT within which further SIGINTs belong to the same request
 POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
 
 
@@ -60,18 +60,18 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
+    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds. With `once`, read them once.
 
-    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise,
-    the existing content of the files counts as history: the agent learns the thresholds from it, and prints
-    a summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
+    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise, the
+    existing content of the files counts as history. The agent learns the thresholds from it, and prints a
+    summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
     second tail with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty and is ignored")
         name = None
-    # Ignore the variables of this shell, because the run might belong to another job.
+    # Ignore the variables of this shell because the run might belong to another job.
     identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
@@ -142,7 +142,7 @@ def tail_files(
 
 
 def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
-    """Return the diagnosis of the files as logs of an ended run; their timestamps are not shifted."""
+    """Return the diagnosis of the files as logs of an ended run. Their timestamps are not shifted."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
 
     return diagnose_paths([*files.tailers], Options(catalogue))
@@ -176,7 +176,7 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """Read the changed files; about once a second, read all files and call the agent's ``tick``.
+        """Read the changed files. About once a second, read all files and call the agent's ``tick``.
 
         Return the last time read from the clock. If the files contain much new content, the method also
         calls ``tick`` while it reads the files.
@@ -227,18 +227,18 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name for a run: the name of the first file, or of its folder, and the start time."""
+    """Return a name for a run, made of the name of the first file or of its folder, and the start time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up, to limit the cost of busy files
+_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up to limit the cost of busy files
 
 
 class Waker:
-    """Wait for changes to the files in some folders; without inotify, wait only for the timeout."""
+    """Wait for changes to the files in some folders. Without inotify, wait only for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -263,12 +263,12 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # the folder was removed, or no watch is left; the slow poll reads its files
+                continue  # The folder was removed, or no watch is left. The slow poll reads its files.
             self._folders[folder] = watch
             self._names[watch] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """Wait up to `seconds` for a change; return the paths that changed."""
+        """Wait up to `seconds` for a change, and return the paths that changed."""
         if self._inotify is None:
             time.sleep(seconds)
             return set()

@@ -1,7 +1,7 @@
 """Follow one growing file, even if it is rotated, truncated, or removed, or if its handle becomes stale.
 
-Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not have
-to wait. Bytes are passed on unchanged; the line reader holds back an unfinished last line.
+Each call to ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not
+have to wait. Bytes are passed on unchanged. The line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: maximum bytes that one poll reads; the next poll reads the rest
+MOST_PER_POLL = 4 * 1024 * 1024  #: Maximum bytes that one poll reads. The next poll reads the rest.
 _MARK = 64
 
 
@@ -39,7 +39,7 @@ class Position(msgspec.Struct, frozen=True):
 class FileTailer:
     """Read the bytes that are appended to `path`, from the `position` at which an earlier tailer stopped.
 
-    If the file is replaced, the old file is read to its end. The new file is read once it has content. A
+    If the file is replaced, the old file is read to its end. The new file is read after it has content. A
     truncation is detected even if the file has grown again, because the bytes before the position are
     compared. If a truncation left a hole, the hole is skipped. If the handle of a file on a network file
     system is stale, the file is opened again at the next poll.
@@ -64,7 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            # Look for a new file before reading. Once the new file has content, the old file is complete.
+            # Look for a new file before reading. After the new file has content, the old file is complete.
             successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:
@@ -77,7 +77,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Skip an unread file except for its last `size` bytes; return the number of skipped bytes."""
+        """Skip an unread file except for its last `size` bytes, and return the number of skipped bytes."""
         if (fd := self._opened()) is None:
             return 0
         try:
@@ -111,7 +111,7 @@ class FileTailer:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # the handle is stale; keep the known identity and offset
+        except OSError:  # the handle is stale, so keep the known identity and offset
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
@@ -132,7 +132,7 @@ class FileTailer:
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Open the file if it is closed; return its descriptor, or ``None`` if it cannot be opened."""
+        """Open the file if it is closed, and return its descriptor, or ``None`` if it cannot be opened."""
         if self._fd is not None:
             return self._fd
         try:
@@ -173,7 +173,7 @@ class FileTailer:
         self.close()
 
     def _successor(self) -> bool:
-        """Return whether the path now refers to another file, and that file has content."""
+        """Return whether the path now refers to a different file that has content."""
         try:
             now = self.path.stat()
         except OSError:
@@ -213,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the first offset with data; a writer that keeps its offset after a truncation leaves a hole."""
+    """Return the first offset with data. A writer that keeps its offset after a truncation leaves a hole."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

@@ -1,7 +1,7 @@
 """Agent of one run, which reads log lines and produces metrics, log copies, and incidents.
 
-The agent has no thread and no clock of its own: ``feed`` receives bytes, and ``tick`` receives the time.
-Errors in the agent do not affect the caller (see ``guard``).
+The agent has no thread and no clock of its own. Instead, ``feed`` receives bytes, and ``tick`` receives the
+time. Errors in the agent do not affect the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, with its last sign of life at `last_sign`; return the diagnosis so far."""
+        """Conclude the history, with its last sign of life at `last_sign`. Return the diagnosis so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -238,8 +238,8 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        # Read the events before the records, because the records only count invalidations, and
-        # the events name the modules.
+        # Read the events before the records because the records only count invalidations, and the events
+        # name the modules.
         events = list(self._probing.events())
         for event in events:
             self.folder.append_event(event)
@@ -272,10 +272,10 @@ class Agent:
     # ---- time
 
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
-        """Update the run's state; call this about once a second, with or without new lines.
+        """Update the run's state. Call this about once a second, with or without new lines.
 
         While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
-        evaluated as of that time, because the agent has not read the later lines yet.
+        evaluated as of that time because the agent has not read the later lines yet.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -316,14 +316,14 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Return the seconds until the next tick is due; infinity if earlier input requires no tick."""
+        """Return the seconds until the next tick is due, or infinity if earlier input requires no tick."""
         if self.response.evidence.under_way:  # process the result of the snapshot immediately
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
 
     def paused(self, seconds: float) -> None:
-        """Exclude the seconds for which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
+        """Exclude the seconds for which the agent was suspended (by Ctrl-Z or with the whole machine)."""
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
@@ -366,14 +366,14 @@ class Agent:
                 self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return "warning" while the ranks still compute, unless the stall is long; otherwise "critical"."""
+        """Return "warning" if the ranks still compute and the stall is not long, otherwise "critical"."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
         return "warning" if busy and calm else "critical"
 
     def _respond(self, *, begins: bool) -> None:
-        """Start the user's `on_stall` action once the stall is critical and the stacks are collected."""
+        """Start the user's `on_stall` action when the stall is critical and the stacks are collected."""
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.unanswered)
@@ -428,7 +428,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # Use the time of the unfinished line, because the end of the output is not progress.
+                # Use the time of the unfinished line because the end of the output is not progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)
@@ -465,7 +465,7 @@ class Agent:
         return diagnosis
 
     def leave(self) -> None:
-        """Send the last report to the other hosts of the run; call this method after ``end``."""
+        """Send the last report to the other hosts of the run. Call this method after ``end``."""
         if self.member is not None:
             self.member.close()
 

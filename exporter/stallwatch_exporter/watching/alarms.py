@@ -33,7 +33,7 @@ GATHER_SECONDS = 2.0
 #: Seconds to wait for the end of the run after a rank failed, because launchers take some seconds to end the
 #: other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # maximum wait in seconds; each further failure of a restarted rank prolongs the wait
+_ENDING_AT_MOST = 30.0  # Maximum wait in seconds. Each further failure of a restarted rank prolongs the wait.
 #: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
 #: Several such losses in a row cause a warning earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
@@ -54,7 +54,7 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until a match is due, or infinity; if `ending` is true, matches wait longer."""
+        """Return the seconds until a match is due, or infinity. If `ending` is true, matches wait longer."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -82,7 +82,7 @@ _DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, so that
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
 _COMPARED_SECONDS = 60.0  # maximum seconds to wait for a slow rank
-#: Resolution by kind of ending; every other kind is a failure, which has its own notification.
+#: Resolution by kind of ending. Every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
@@ -92,7 +92,7 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # Maps a rule to the rule that replaces it once memory readings are known.
+        # Maps a rule to the rule that replaces it when memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
@@ -110,7 +110,7 @@ class Alarms:
         self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add the matches of fatal causes, to report them once all lines of the failure have arrived."""
+        """Add the matches of fatal causes, which are reported after all lines of the failure have arrived."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -120,14 +120,14 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Add a rank's warning of an imminent or silent failure, to report it after the next diagnosis."""
+        """Add a rank's warning of an imminent or silent failure, to be reported after the next diagnosis."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.add(match, now)
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until a finding or a warning is due; infinity if none is pending."""
+        """Return the seconds until a finding or a warning is due, or infinity if none is pending."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def mark_known(self, diagnosis: Diagnosis) -> None:
@@ -163,7 +163,7 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent found this fault; progress of the run does not fix it
+                continue  # An earlier agent found this fault. Progress of the run does not fix it.
             if incident.rule in self.ranks.reported:
                 continue  # this finding is not based on a log line
             known = findings.get(incident.rule)
@@ -250,7 +250,7 @@ class Alarms:
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
-        """Resolve the stall: the run continues in `phase` after this many seconds without progress."""
+        """Resolve the stall. The run continues in `phase` after this many seconds without progress."""
         facts: IncidentUpdate = {
             **_progress(progress),
             "stalled_seconds": round(seconds, 1),
@@ -273,7 +273,7 @@ class Alarms:
         quiet: float | None,
         now: float,
     ) -> None:
-        """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
+        """Conclude the run after the command's end. `quiet` is the duration of a stall, in seconds.
 
         Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
         run was stopped from outside, the stall is already the incident, and no other incident opens.
@@ -297,8 +297,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If an open incident already reports the cause of the end, this incident also reports the end, and is
-        # not resolved.
+        # If an open incident already reports the cause of the end, that incident also reports the end, and
+        # is not resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, unfixed=self.checkpoints, spare=reported, ending=ending)
         if not failed:
@@ -333,7 +333,7 @@ class Alarms:
             incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
         ]
         last = diagnosis.progress.last_step or 0
-        # Accept a difference of one step, because other ranks can be one step ahead of the failed rank.
+        # Accept a difference of one step because other ranks can be one step ahead of the failed rank.
         dying = [
             incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
         ]
@@ -434,7 +434,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """Return the rank that blocks the run, from the stacks or from the cause in the log."""
+    """Return the rank that blocks the run according to the stacks or the cause in the log."""
     if stacks is not None and stacks.odd and rule in STANDSTILLS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None

@@ -31,8 +31,8 @@ SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or 
 SURE_SECONDS = 30.0  #: seconds between the first check and the check that confirms a fault
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
 FINISH_SECONDS = 2.5  #: seconds to wait at a run's end, first for a running check and then for the last check
-PATIENCE_SECONDS = 120.0  #: seconds before a check is abandoned; another thread then checks the due paths
-_MOST_HUNG = 4  # maximum number of checks that never return; each blocks a thread
+PATIENCE_SECONDS = 120.0  #: Seconds before a check is abandoned. Another thread then checks the due paths.
+_MOST_HUNG = 4  # Maximum number of checks that never return. Each blocks a thread.
 _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
@@ -103,7 +103,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Check each path; store unexpected exceptions, which the thread would otherwise print."""
+        """Check each path, and store unexpected exceptions, which the thread would otherwise print."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)
@@ -113,7 +113,7 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce; call ``look`` about once a second to get their faults."""
+    """Check the paths that ranks announce. Call ``look`` about once a second to get their faults."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin

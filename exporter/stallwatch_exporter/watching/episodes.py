@@ -20,7 +20,7 @@ from stallwatch_rules.locale import contains_message
 #: Minimum seconds between two critical problems of separate episodes, if the run made steps in between.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
-# Resolutions, worst first: the worst resolution of a problem becomes the resolution of its episode.
+# Resolutions, worst first. The worst resolution of a problem becomes the resolution of its episode.
 _RESOLUTIONS: Sequence[Resolution] = (
     "run-failed",
     "unmended",
@@ -62,7 +62,7 @@ class Episodes:
 
     `report` receives the incidents. `past` contains the changes that earlier agents of this run stored.
     Users have already been notified of changes up to `reported_until`. Open incidents are sent again in any
-    case, because destinations ignore incidents that they have already received.
+    case because destinations ignore incidents that they have already received.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Episodes:
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new problem belongs to this episode; a checkpoint fault has its own episode."""
+        """Return whether a new problem belongs to this episode. A checkpoint fault has its own episode."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -140,7 +140,7 @@ class Episodes:
         if trouble.severity != "critical" or not critical:
             return True
         last = max(critical, key=lambda trouble: trouble.opened_at)
-        # Require a difference of two steps, because other ranks can be one step ahead.
+        # Require a difference of two steps because other ranks can be one step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
@@ -176,14 +176,14 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, because some of its problems are still open."""
+        """Return whether to keep a closed episode because some of its problems are still open."""
         return not all(is_over(trouble) for trouble in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
         return next((episode for episode in self._episodes if trouble.id in episode.troubles), None)
 
     def replay(self, troubles: Iterable[Incident]) -> None:
-        """Process all changes of a journal, oldest first; changes with the same time belong together."""
+        """Process all changes of a journal, oldest first. Changes with the same time belong together."""
         at = 0.0
         for trouble in troubles:
             if trouble.updated_at != at:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
-# Fields that change often while an incident is open; they are reported at intervals, not at each change.
+# Fields that change often while an incident is open. They are reported at intervals, not at each change.
 DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 
@@ -76,7 +76,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times shifted by `moved` seconds, because the wall clock was changed."""
+    """Return the incident with its times shifted by `moved` seconds because the wall clock was changed."""
     over, since = incident.resolved_at, incident.stalled_since
     return msgspec.structs.replace(
         incident,
@@ -117,7 +117,7 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 def _set(incident: Incident, **facts: Any) -> set[str]:
-    """Set fields of an incident, with their secrets masked; return the names of the changed fields."""
+    """Set fields of an incident, with their secrets masked, and return the names of the changed fields."""
     fresh = redacted(msgspec.structs.replace(incident, **facts))
     changed = {name for name in facts if getattr(fresh, name) != getattr(incident, name)}
     for name in changed:
@@ -150,7 +150,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Return the open incident of this kind and rule; open it if there is none."""
+        """Return the open incident of this kind and rule. Open one if there is none."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -190,7 +190,7 @@ class IncidentManager:
             self._notify(msgspec.structs.replace(incident))
 
     def judge_anew(self, incident: Incident, rule: str) -> None:
-        """Replace the rule of an open incident; the next update reports the new rule."""
+        """Replace the rule of an open incident. The next update reports the new rule."""
         del self._open[incident.kind, incident.rule]
         incident.rule = rule
         self._open[incident.kind, rule] = incident
@@ -198,7 +198,7 @@ class IncidentManager:
     def resolve(
         self, incident: Incident, now: float, resolution: Resolution, **facts: Unpack[IncidentUpdate]
     ) -> None:
-        """Close an incident; the next problem with this rule opens a new incident."""
+        """Close an incident. The next problem with this rule opens a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         _set(incident, **facts)
@@ -283,7 +283,7 @@ class Reporting:
         self._reported: dict[str, Incident] = {}  # open incidents by ID, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # Shift of the wall clock at the first report of each incident, by ID. An incident keeps its shift,
+        # Shift of the wall clock at the first report of each incident, by ID. An incident keeps its shift
         # because destinations identify an incident by its opening time.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
@@ -292,7 +292,7 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report only to this sink from now on; return the open incidents sent to the other sinks."""
+        """Report only to this sink from now on, and return the open incidents sent to the other sinks."""
         self._sinks = (sink,)
         return list(self._reported.values())
 

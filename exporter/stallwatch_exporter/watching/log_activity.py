@@ -44,13 +44,13 @@ _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance. An advance is a sign of life, because the main thread draws bars."""
+    """Find progress bars that advance. An advance is a sign of life because the main thread draws bars."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
 
     def add(self, lines: Iterable[Line]) -> bool:
-        """Add new lines; return whether a progress bar (tqdm or Keras style) advanced."""
+        """Add new lines, and return whether a progress bar (tqdm or Keras style) advanced."""
         moved = False
         for line in lines:
             found = _BAR.search(line.text) if "[" in line.text else None
@@ -86,7 +86,7 @@ class MovingLines:
         self._seen.clear()
 
     def add(self, lines: Iterable[Line], now: float) -> bool:
-        """Add lines that were printed at `now`; return whether any line is a sign of life."""
+        """Add lines that were printed at `now`, and return whether any line is a sign of life."""
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]
@@ -129,7 +129,7 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
 
 class Repeats:
-    """Find known messages that repeat without progress; notices and harmless rules are ignored."""
+    """Find known messages that repeat without progress. Notices and harmless rules are ignored."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._counts = {
@@ -141,7 +141,7 @@ class Repeats:
         self._usual: Counter[str] = Counter()  # highest count of matches between signs of progress, by rule
 
     def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
-        """Add the matches of a batch of lines; `progressed` is True if the batch shows progress."""
+        """Add the matches of a batch of lines. `progressed` is True if the batch shows progress."""
         self._since.update(match.rule for match in matches if match.rule in self._counts)
         if progressed:
             for rule, count in self._since.items():

@@ -24,12 +24,12 @@ HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
 LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after `FINISH_SECONDS`
 REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
-_COPYING = 1 / 3  # fraction of `REPORT_SECONDS` for copying; with a busy CPU, reading the end takes seconds
+_COPYING = 1 / 3  # Fraction of `REPORT_SECONDS` for copying. With a busy CPU, reading the end takes seconds.
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # maximum seconds between two readings if the memory use is steady and low
 _MEMORY_STEADY = 0.1  # maximum relative change of a memory use that counts as steady
-MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
+MOMENT_SECONDS = 0.25  #: seconds within which lines are read together because each reading has a fixed cost
 _SAME_MOMENT = 0.01
 SUSPENDED_SECONDS = 10.0  #: if a wait of one second takes this long, the process was suspended
 _AFTER_A_FAULT = 0.1
@@ -161,7 +161,7 @@ class LogReader:
         ended: float | None = None,
         report: float = REPORT_SECONDS,
     ) -> tuple[Agent, Ending, Diagnosis] | None:
-        """Read the remaining output of the ended command and conclude the run; return ``None`` on failure.
+        """Read the remaining output of the ended command and conclude the run. Return ``None`` on failure.
 
         After `patience` seconds, only the end of the remaining output is analyzed, and the rest is copied.
         The conclusion can then take `report` seconds.
@@ -177,7 +177,7 @@ class LogReader:
         return self._result
 
     def close(self) -> None:
-        """Wait until /metrics is closed; call this method after ``finish``."""
+        """Wait until /metrics is closed. Call this method after ``finish``."""
         self._thread.join(self._linger + _CLOSING)
 
     def _run(self) -> None:
@@ -221,7 +221,7 @@ class LogReader:
                         f"there was no time to analyze {lines} before the end; "
                         "the log copies contain this output"
                     )
-            except Exception as error:  # for example, a temporary lack of memory; the agent must continue
+            except Exception as error:  # A lack of memory can be temporary, so the agent must continue.
                 if not had_error:
                     self._notice(
                         f"an error occurred in the agent ({type(error).__name__}: {error}); "
@@ -246,7 +246,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks that arrived within a short time, because a backlog can span minutes of output."""
+    """Group chunks that arrived within a short time because a backlog can span minutes of output."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

@@ -1,10 +1,10 @@
 """Detect ranks that end while other ranks continue, and report them before a stall follows.
 
-A rank that ends without an error can be normal, because the last ranks of a run can save, merge, or upload.
-Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks make
-further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole run
-ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error that a
-rank printed has its own incident.
+A rank that ends without an error can be normal because the last ranks of a run can save, merge, or upload.
+Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks
+make further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole
+run ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error
+that a rank printed has its own incident.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LostRank(msgspec.Struct, frozen=True):
 
 
 class RankExits:
-    """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
+    """Detect ranks that ended (`left` and `gone`) from their reports and the running processes.
 
     If a rank exits with code 0, its launcher does not end the other ranks. These ranks then wait for the
     ended rank until a timeout.
@@ -57,9 +57,9 @@ class RankExits:
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
-    without it, or if its process was never seen. Once any rank has completed a step, only ranks with steps
-    are considered. The reason is that the pod of a launcher can have a rank number of its own (Kubeflow's
-    PyTorchJob), and that the launcher waits for the other hosts when its ranks are gone.
+    without it, or if its process was never seen. After any rank has completed a step, only ranks with steps
+    are considered. The reason is that the pod of a launcher can have its own rank number (Kubeflow's
+    PyTorchJob). Such a launcher also waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Discard the endings of ranks before `now`, because they belong to an earlier program."""
+        """Discard the endings of ranks before `now` because they belong to an earlier program."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]

@@ -117,7 +117,7 @@ def identity_here(command: Sequence[str], settings: ExporterSettings, name: str 
 
 
 def _why_renamed(name: str, run: str) -> str:
-    """Return why the run's name differs from the requested name; empty if the names are equal."""
+    """Return why the run's name differs from the requested name, or "" if the names are equal."""
     if not name.strip():
         return "the name is empty"
     if run == name.strip():
@@ -194,7 +194,7 @@ def _last_time(data: bytes, lead: LinePrefix | None) -> float | None:
 
 
 def shift_note(shift: float) -> str:
-    """Return a note about how far timestamps were moved; empty if a time zone explains the difference."""
+    """Return a note about how far timestamps were moved, or "" if a time zone explains the difference."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
@@ -224,7 +224,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line that says when a stall would be reported; empty if the threshold is already exceeded."""
+    """Return a line that says when a stall would be reported, or "" if the threshold is already exceeded."""
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""

@@ -1,7 +1,7 @@
 """Convert events of a probe to matches and log lines.
 
-The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not show,
-and package versions that are incompatible with a feature that the run uses.
+The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not
+show, and package versions that conflict with a feature of the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
 def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
-    """Return the match for a ``concern`` event on line `number` of the events; ``None`` if it is invalid."""
+    """Return the match for a ``concern`` event on line `number` of the events, or ``None`` if invalid."""
     rule = event.get("rule")
     captures = {
         name: value
@@ -191,7 +191,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run; call this after a run has failed."""
+    """Return matches for failures that these versions cause in any run. Call this after a run has failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

@@ -34,9 +34,9 @@ NO_PROBE = (
     " host imports torch together with the probe. Possible reasons are python -E, -I, or -S, a separate"
     " environment (sudo or a container), or ranks that run only on other hosts"
 )
-_LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
-_LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step
-WAIT_SECONDS = 15.0  #: seconds to wait for a ring after the first logged step; probes create rings earlier
+_LEAST_COST = 0.2  # Minimum loss of throughput, as a fraction. Logging and printing slow a rank down.
+_LEAST_SECONDS = 0.05  # Minimum loss per step. Printing a line takes a large share of a very short step.
+WAIT_SECONDS = 15.0  #: Seconds to wait for a ring after the first logged step. Probes create rings earlier.
 
 
 class ProbeIntake:
@@ -106,7 +106,7 @@ class ProbeIntake:
                 self._report(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """Process a record and its step; return whether the record contains new information."""
+        """Process a record and its step, and return whether the record contains new information."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -117,7 +117,7 @@ class ProbeIntake:
         return self._loss_of(record) or invalidated is not None
 
     def _loss_of(self, record: Record) -> bool:
-        """Check the loss in a record of an optimizer step; return whether NaN losses began or ended."""
+        """Check the loss in a record of an optimizer step, and return whether NaN losses began or ended."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
         if loss is None or record.number == number:  # a pending record is read again when it is complete
@@ -128,7 +128,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the ranks' own working times in a step, to find a rank that slows other ranks down."""
+        """Compare the ranks' own working times in a step to find a rank that slows other ranks down."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -215,7 +215,7 @@ class ProbeIntake:
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints; `pids` identifies the processes that can still write them."""
+        """Check the announced checkpoints. `pids` identifies the processes that can still write them."""
         self._report(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)

@@ -1,4 +1,4 @@
-"""Track the progress of a watched run, from its ranks' reports and from its log.
+"""Track the progress of a watched run from its ranks' reports and its log.
 
 Steps and phases in the ranks' reports take precedence over the log. The log can also show phases that no
 probe detects, such as custom evaluations and saves, through their progress bars and messages.
@@ -63,7 +63,7 @@ class HookedProgress(ProgressTracker):
         return self._hooked and self._stepped_at <= self._logged_until
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Process a log line and its sample; return whether the run progressed."""
+        """Process a log line and its sample, and return whether the run progressed."""
         known = self._streams.get((line.source, line.rank))
         before = (known.phase, known.phase_time) if known is not None else None
         counted = self._furthest, self.first_step, self.last_progress_time
@@ -82,7 +82,7 @@ class HookedProgress(ProgressTracker):
         return progressed
 
     def hooked(self, record: Record) -> Sample | None:
-        """Process a rank's report; return its sample, or ``None`` if the report contains no step."""
+        """Process a rank's report. Return its sample, or ``None`` if the report contains no step."""
         values = dict(record.values)
         self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
         values.pop("forwards", None)
@@ -150,7 +150,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: if a rank pauses training, the phase of that rank until its next step."""
+        """Phase of the run, or, if a rank pauses training, the phase of that rank until its next step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -187,7 +187,7 @@ class Advance:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
-        self._shown: tuple[object, ...] = (None, None, 1)  # signs of progress at the last call of `seen`
+        self._shown: tuple[object, ...] = (None, None, 1)  # signs of progress at the last call to `seen`
         self._attempt = 1
         self._step: int | None = None
         self._step_at: float | None = None  # None if the time before the next step includes other work
@@ -197,7 +197,7 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass on the changes since the last call; return whether the run progressed."""
+        """Pass on the changes since the last call, and return whether the run progressed."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.learnt.log_only = not tracker.hooked_ranks
@@ -236,7 +236,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending; the time after a request to end is excluded from the quiet time."""
+        """Return the command's ending. The time after a request to end is excluded from the quiet time."""
         if ending.stopped and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending
@@ -266,8 +266,8 @@ class Advance:
         if tracker.attempt != self._attempt:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
-            # Do not count steps twice: the records of a rank's first second arrive after the log lines of the
-            # same steps.
+            # Do not count steps twice. The records of a rank's first second arrive after the log lines of
+            # the same steps.
             self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
             made = 0 if step is None or before is None or tracker.repeats else step - before

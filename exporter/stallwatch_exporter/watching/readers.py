@@ -10,7 +10,7 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
 _TRIED_AT = (8, 16, 32, 64, 128, 300)  # examine a source at these line counts, and a file at 300 lines
-_LIKELY_FROM = 64  # lines needed to accept an uncertain prefix; fewer lines might all come from one writer
+_LIKELY_FROM = 64  # Lines needed to accept an uncertain prefix. Fewer lines might all come from one writer.
 _SHOWN = b"Traceback (most recent call last):"  # unprefixed line that triggers a check of the line prefix
 _MOST_SHOWN = 16  # maximum number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source
@@ -42,7 +42,7 @@ class PrefixLearning:
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
-        """Add the next bytes before they are split into lines; return the current line prefix."""
+        """Add the next bytes before they are split into lines, and return the current line prefix."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that `data` completes; if `fresh` is true, `data` begins with a new line."""
+        """Return the lines that `data` completes. If `fresh` is true, `data` begins with a new line."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:

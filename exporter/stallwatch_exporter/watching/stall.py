@@ -2,7 +2,7 @@
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
-(`suspicion`), and stack snapshots decide how long the quiet period can last (`rule`). Otherwise, the
+(`suspicion`). Stack snapshots then decide how long the quiet period can last (`rule`). Otherwise, the
 thresholds alone decide, and allow more time for phases that logs omit.
 """
 
@@ -60,9 +60,9 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
         self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
-        self.sighted = False  #: true once stack snapshots have produced a result
-        self.spell = 0  #: number of the quiet period; each sign of life begins a new period
-        self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
+        self.sighted = False  #: true after stack snapshots have produced a result
+        self.spell = 0  #: Number of the quiet period. Each sign of life begins a new period.
+        self.over: Over | None = None  #: last quiet period that was evaluated or reported, after it ended
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """Record a sign of progress, such as a step, a batch of an evaluation, or a new phase.
@@ -80,7 +80,7 @@ class StallWatch:
             phase,
             stalled=self._stalled,
             after_evaluation=self._evaluated and self._phase == phase == "train" and not self.learnt.log_only,
-            # Do not learn the duration of steps from a wait that has another known reason.
+            # Do not learn the duration of steps from a wait that has a different known reason.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
         if phase != self._phase and self._phase in ANNOUNCED:
@@ -97,7 +97,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """Return the state at `now`; if `begin` is True, a quiet period over the threshold begins a stall."""
+        """Return the state at `now`. If `begin` is True, a quiet period over the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self.learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -138,12 +138,12 @@ class StallWatch:
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time in this phase that ended by itself; ``None`` if the phase was rarely seen."""
+        """Longest quiet time in this phase that ended by itself, or ``None`` if the phase was rarely seen."""
         phase: Phase = "eval" if self._evaluated else self._phase
         return self.learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """Exclude the seconds for which the watch was suspended (Ctrl-Z, or a suspended machine)."""
+        """Exclude the seconds for which the watch was suspended (by Ctrl-Z or with the whole machine)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:

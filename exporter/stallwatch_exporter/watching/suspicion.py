@@ -43,7 +43,7 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due; call this at every tick.
+        """Take a snapshot of the ranks if one is due. Call this at every tick.
 
         `repeating` returns whether a known message repeats.
         """
@@ -103,7 +103,7 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks might show its end
+            self.stacks = found.stacks  # A reported stall keeps its stacks. Later stacks might show its end.
         newest = HostSnapshot(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
         start = self._settings.stall_start_seconds
@@ -130,7 +130,7 @@ class Suspicion:
         self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
-            looks, self.ruling = self._looks, None  # keep the snapshots, because the wait continues
+            looks, self.ruling = self._looks, None  # keep the snapshots because the wait continues
             self._begin()
             self._looks = looks[-1:]  # the next snapshot is compared with this snapshot
             return

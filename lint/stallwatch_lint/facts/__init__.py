@@ -42,7 +42,7 @@ class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A renamed argument of transformers' own classes; `trainers.yaml` explains the fields."""
+    """A renamed argument of transformers' own classes. `trainers.yaml` explains the fields."""
 
     old: str
     new: str
@@ -51,7 +51,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A changed argument of all classes whose names end in `ending`; `trainers.yaml` explains the fields."""
+    """A changed argument of all classes whose names end in `ending`. `trainers.yaml` explains the fields."""
 
     ending: str
     old: str

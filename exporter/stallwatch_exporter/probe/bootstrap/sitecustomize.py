@@ -1,4 +1,4 @@
-"""Start the probe in each Python process of a command; ``stallwatch run`` adds this folder to ``PYTHONPATH``.
+"""Start the probe in each Python process of a command. ``stallwatch run`` adds this folder to ``PYTHONPATH``.
 
 The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
 ``sitecustomize`` module that it hides. If the probe cannot start, the program runs as usual.

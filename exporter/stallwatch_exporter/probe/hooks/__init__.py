@@ -1,1 +1,1 @@
-"""Hooks that observe libraries; ``imports`` or ``stallwatch.integrations.loop`` installs the hooks."""
+"""Hooks that observe libraries. ``imports`` or ``stallwatch.integrations.loop`` installs the hooks."""

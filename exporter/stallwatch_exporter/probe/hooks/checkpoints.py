@@ -1,8 +1,9 @@
 """Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-The hooks do not read files. They report a path when ``torch.save`` opens a file, when a model of transformers
-writes its configuration (which precedes the weights), when a trainer's checkpoint is complete, and when
-DeepSpeed chooses the tag of a checkpoint. Direct calls of ``safetensors.torch.save_file`` are not observed.
+The hooks do not read files. They report a path when ``torch.save`` opens a file, and when a model of
+transformers writes its configuration, which precedes the weights. They also report a path when a trainer's
+checkpoint is complete, and when DeepSpeed chooses the tag of a checkpoint. Direct calls to
+``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .transformers import notice_event
 AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
 #: Minimum seconds between reports of a checkpoint's folder while files are written to it.
 FOLDER_SECONDS = 5.0
-MOST_REPORTS = 2000  #: maximum number of reports; further reports are counted as dropped
+MOST_REPORTS = 2000  #: Maximum number of reports. Further reports are counted as dropped.
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
@@ -84,7 +85,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return a file's folder if the folder has the name of a checkpoint; otherwise, return the file."""
+    """Return a file's folder if the folder has the name of a checkpoint, or the file itself otherwise."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
@@ -113,7 +114,7 @@ class Written:
         self._probe.event("checkpoint", path=where, by=by)
 
 
-# All hooks share this object, because several hooks can report the same checkpoint.
+# All hooks share this object because several hooks can report the same checkpoint.
 @functools.lru_cache(maxsize=1)
 def _written(probe: Probe) -> Written:
     return Written(probe)

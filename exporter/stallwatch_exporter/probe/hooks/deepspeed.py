@@ -1,8 +1,8 @@
 """Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, and skipped steps.
 
-All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that number
-increases by one. The loss is the argument of ``backward``. The probe reads the loss when ``backward`` calls
-another method at its start. The name of that method differs between versions.
+All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that
+number increases by one. The loss is the argument of ``backward``. The probe reads the loss when
+``backward`` calls a certain method at its start. The name of that method differs between versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(module: Any, probe: Probe, engine: Any = None) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an existing engine."""
+    """Watch the engine class of ``deepspeed.runtime.engine``. `engine` is an existing engine."""
     watch = EngineWatch(probe)
     if engine is not None:
         watch.counted(engine, engine.global_steps)
@@ -85,7 +85,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def method_called(self, engine: Any, frame: FrameType) -> None:
-        """Handle a method call; the first call in each ``backward`` records the loss."""
+        """Handle a method call. The first call in each ``backward`` records the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

@@ -40,7 +40,7 @@ class Leader:
         self.followed += 1
 
     def leave(self) -> None:
-        """Remove the leader, because other hooks count the steps."""
+        """Remove the leader because other hooks count the steps."""
         self.leader = _no_leader
 
     def is_leader(self, optimizer: Any) -> bool:

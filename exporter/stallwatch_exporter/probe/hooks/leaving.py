@@ -8,7 +8,7 @@ so a wrapper of ``sys.exit`` records the exit code. A ``raise SystemExit(1)`` wi
 observed only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
-Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends with a call of ``os._exit``, which does
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends with a call to ``os._exit``, which does
 not run ``atexit`` handlers. Such a rank runs multiprocessing's own finalizers while the exception that ends
 the process is still being handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13,
 ``multiprocessing/process.py``).
@@ -57,7 +57,7 @@ def install(_: Any, probe: Probe) -> None:
         probe.event("left", error=last is not None or True in exits, step=probe.steps)
 
     def leaving_fork() -> None:
-        """Report the end of a forked child process if it is a rank; a data worker has reported nothing."""
+        """Report the end of a forked child process if it is a rank. A data worker has reported nothing."""
         error = sys.exc_info()[1]
         if probe.reports:
             if isinstance(error, SystemExit):

@@ -1,9 +1,9 @@
 """Record the loss and its number of tokens when a plain training loop calls ``loss.backward()``.
 
-With gradient accumulation, a training loop divides each part of the loss by the number of parts, so the sum
-of the parts is the loss of the step. The probe records the loss of only one step per second. It does not add
-up parts that are on a device, because it would have to wait for the device. Instead, it records the last
-part. The number of tokens comes from shapes in the graph of the loss.
+With gradient accumulation, a training loop divides each part of the loss by the number of parts. Therefore,
+the sum of the parts is the loss of the step. The probe records the loss of only one step per second. It
+does not add up parts that are on a device, because it would have to wait for the device. Instead, it
+records the last part. The number of tokens comes from shapes in the graph of the loss.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, including padding; NaN if the graph does not show it."""
+    """Return the number of tokens of a loss, including padding, or NaN if the graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
@@ -104,7 +104,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``; if so, its engine received the loss before scaling it."""
+    """Return whether DeepSpeed calls ``backward``. If so, its engine received the loss before scaling it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

@@ -1,4 +1,4 @@
-"""Detect evaluation in any trainer, from the switches of the trained model to evaluation mode and back.
+"""Detect evaluation in any trainer by observing when the trained model switches its mode.
 
 ``Module.eval`` and ``Module.train`` call ``train`` of each inner module, which can result in a thousand
 calls per switch. Therefore, the probe observes lookups of ``train`` only up to a maximum number. After
@@ -22,7 +22,7 @@ from .leader import optimizers
 from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
-# Maximum number of observed lookups for submodules; they take some milliseconds in total.
+# Maximum number of observed lookups for submodules. They take some milliseconds in total.
 _MOST_WITHIN = 20_000
 _SWITCHES = INDEX["switches"]
 # Names of the arguments by method. A method that overrides one of these methods has the same arguments.
@@ -38,7 +38,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class _Model:
-    """A module that was switched to another mode together with its inner modules."""
+    """A module that was switched to a different mode together with its inner modules."""
 
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
@@ -59,12 +59,12 @@ class ModeWatch:
         self._within = 0
 
     def eval_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the upcoming call of ``module.eval`` by the code at `frame`."""
+        """Handle the upcoming call to ``module.eval`` by the code at `frame`."""
         if self._is_outermost(module, frame):
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the upcoming call of ``module.train``; its argument is unknown, so check the mode later."""
+        """Handle the upcoming call to ``module.train``. Its argument is unknown, so check the mode later."""
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:

@@ -48,7 +48,7 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class PhaseTracker:
-    """Tracker of this process's current phase, which begins with a call of one of the phase's functions."""
+    """Tracker of this process's current phase, which begins with a call to one of the phase's functions."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -79,7 +79,7 @@ class PhaseTracker:
         return notice
 
     def train(self) -> None:
-        """Handle a training batch; the phase stays ``init`` until the first step is done."""
+        """Handle a training batch. The phase stays ``init`` until the first step is done."""
         self._notice_step()
         self._end_save()
         # Only training sets the thread, because another thread can save after the first step.
@@ -151,7 +151,7 @@ class PhaseTracker:
         return self._begun
 
     def end(self) -> None:
-        """Handle a trainer's report that training has ended; later phases can still begin."""
+        """Handle a trainer's report that training has ended. Later phases can still begin."""
         self._evaluating = False
         self._probe.phase("idle")
 

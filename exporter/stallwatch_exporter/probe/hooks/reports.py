@@ -33,7 +33,7 @@ def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) 
 
 
 def report_versions(probe: Probe) -> None:
-    """Report the versions of imported packages, without importing further packages."""
+    """Report the versions of imported packages without importing further packages."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     probe.event("versions", "versions", python=sys.version.split()[0], **versions)

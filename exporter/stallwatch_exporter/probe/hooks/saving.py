@@ -1,4 +1,4 @@
-"""Warn that weights will not be saved, either when training begins or when code requests the weights.
+"""When training begins or code requests the weights, warn that the weights will not be saved.
 
 Without this warning, two faults would appear only at the first checkpoint, hours later. In the first case,
 the ``save_model`` method of a trainer replaces the engine with a bare model (TRL's PPO trainers, 0.11 to
@@ -77,7 +77,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
 
 def introduce(trainer: Any, probe: Probe) -> None:
-    """Report the trainer's classes and settings, because some versions work only with some trainers."""
+    """Report the trainer's classes and settings because some versions work only with some trainers."""
     classes = [each.__name__ for each in type(trainer).__mro__][:10]
     engine = engine_of(trainer)
     accumulation = getattr(trainer.args, "gradient_accumulation_steps", None)
@@ -86,7 +86,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of failures that will happen when `trainer` saves."""
+    """Warn of the failures that will occur when `trainer` saves."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return
@@ -103,7 +103,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """Return a trainer's engine; TRL's PPO trainers set ``deepspeed`` only after training has begun."""
+    """Return a trainer's engine. TRL's PPO trainers set ``deepspeed`` only after training has begun."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):
@@ -132,7 +132,7 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """Return when the first checkpoint is due, from the trainer's arguments."""
+    """Return when the first checkpoint is due according to the trainer's arguments."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 

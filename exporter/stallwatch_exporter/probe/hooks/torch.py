@@ -84,11 +84,11 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's statistics without a device query; empty while no accelerator is in use.
+    """Return the allocator's statistics without a device query; empty if no accelerator is in use.
 
-    The function reads the statistics in nested form, because ``memory_stats`` would flatten and sort more
-    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``; torch_npu
-    does the same).
+    The function reads the statistics in nested form because ``memory_stats`` would flatten and sort more
+    than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``). torch_npu
+    works in the same way.
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
@@ -111,7 +111,7 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 def resident_memory() -> dict[str, float]:
     """Return the resident memory of this process in bytes, if the system has ``/proc``.
 
-    The function makes only three system calls, because training steps wait for it. A path object and a
+    The function makes only three system calls because training steps wait for it. A path object and a
     buffered file would take two to three times as long.
     """
     try:

@@ -52,7 +52,7 @@ class TrainerWatch:
         self._doing = phase_tracker_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
-        """Let the trainer count the steps from now on, because it knows the step of a loaded checkpoint."""
+        """Let the trainer count the steps from now on because it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
         # The trainer's averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
@@ -85,6 +85,6 @@ class TrainerWatch:
         self._doing.begin("eval", surely=True)
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop observing this trainer, because later steps do not belong to it."""
+        """Stop observing this trainer because later steps do not belong to it."""
         self._probe.reported_by_user = self._probe.averages_losses = False
         self._doing.end()

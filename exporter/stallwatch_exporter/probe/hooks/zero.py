@@ -1,11 +1,11 @@
 """Detect failures and slowdowns of DeepSpeed's ZeRO-3 that DeepSpeed reports too late or not at all.
 
-**Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until 0.15.3
-(an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and the
-model trains without its dropout. When a backward pass begins, the hook searches the model for modules in
-evaluation mode, at most once a second and for at most a thousandth of the time. If it finds such modules, it
-checks whether the backward pass reaches them. A backward pass never reaches a teacher model that runs without
-gradients.
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until
+0.15.3 (an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and
+the model trains without its dropout. When a backward pass begins, the hook searches the model for modules
+in evaluation mode. It searches at most once a second, and for at most a thousandth of the time. If it finds
+such modules, it checks whether the backward pass reaches them. A backward pass never reaches a teacher
+model that runs without gradients.
 
 **Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
 module's forward pass. Autograd stores the shape of the summed tensor. Therefore, the gradient of an empty sum
@@ -101,7 +101,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`; check its modules' modes if a check is due."""
+        """Handle the start of a backward pass of `engine`, and check its modules' modes if a check is due."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -139,10 +139,11 @@ class EvalWatch:
 
 
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
-    """Return the modules of a model that are in evaluation mode, with their paths.
+    """Return the modules of a model that are in evaluation mode, and their paths.
 
     Unless `strict` is True, return only modules that have trainable parameters themselves and no running
-    statistics, because programs keep frozen parts and batch normalization in evaluation mode on purpose.
+    statistics. The reason is that programs keep frozen parts and batch normalization in evaluation mode on
+    purpose.
     """
     found = {}
     for name, module in model.named_modules():
@@ -208,7 +209,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the operand of a sum or mean, from the attribute of torch 2 or torch 1."""
+    """Return the shape of the operand of a sum or mean from the attribute of torch 2 or torch 1."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
@@ -280,8 +281,8 @@ def watch_trace(module: Any, probe: Probe) -> None:
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Return the reason for an invalidation, its details, and the modules that are involved.
 
-    The reason is ``mismatch`` if another module was expected, ``short`` if more modules run than the trace
-    contains, or ``external`` if the cause is outside the forward pass.
+    The reason is ``mismatch`` if a different module was expected, and ``short`` if more modules run than
+    the trace contains. It is ``external`` if the cause is outside the forward pass.
     """
     if frame.f_code.co_name != "trace_prologue":
         return "external", {"called_by": frame.f_code.co_name}, {}
