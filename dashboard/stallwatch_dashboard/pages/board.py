@@ -1,6 +1,6 @@
 """Draw all charts of a run in one frame, and update them in place.
 
-``st.plotly_chart`` creates a new chart for every new number, which resets the zoom and makes the page
+``st.plotly_chart`` creates a new chart whenever a value is added, which resets the zoom and makes the page
 flicker (docs/decisions/0008). This component keeps the charts and updates their data.
 """
 

@@ -272,7 +272,7 @@ class Agent:
     # ---- time
 
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
-        """Update the run's state. Call this about once a second, with or without new lines.
+        """Update the run's state. Call this method about once a second, even if there are no new lines.
 
         While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
         evaluated as of that time because the agent has not read the later lines yet.

@@ -1,4 +1,4 @@
-"""Write the notes of a diagnosis, which name uncertain observations that supplement the verdict."""
+"""Write the notes of a diagnosis: uncertain observations that supplement the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find steps that became slower than the run's own baseline, by a sequential test.
+"""Use a sequential test to find steps that became slower than the run's own baseline.
 
 A live run is tested repeatedly, so a test with a fixed limit would report a slowdown by chance sooner or
 later. Each time, the latest steps are compared with all earlier steps by their statistical ranks (the

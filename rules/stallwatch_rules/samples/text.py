@@ -150,7 +150,7 @@ _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # maximum number of characters before the step that ``_LOSS_THEN_STEP`` searches
+_LOSS_BEFORE = 200  # maximum number of characters that ``_LOSS_THEN_STEP`` searches before the step
 _LOSS_NAME = 30  # maximum number of characters before "loss" in a match of ``_LOSS_FIRST``
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"

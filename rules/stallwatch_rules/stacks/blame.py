@@ -100,7 +100,7 @@ def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
     """Blame ranks that took a different path than other ranks. Ranks on unresponsive hosts are ignored.
 
     An unresponsive host can make ranks wait, but cannot make the responding ranks contradict each other.
-    Ranks that wait for an adjacent pipeline stage are not blamed, because this stage can be on such a host.
+    Ranks that wait for an adjacent pipeline stage are not blamed, because that stage might be on such a host.
     """
     known = run.owner.keys()
     reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)

@@ -38,7 +38,7 @@ OPEN_SCHEMES = _SCHEMES["open"]
 _chat_schemes = SECRET_SCHEMES
 
 
-SITE = "site"  #: source of the patterns from a configuration
+SITE = "site"  #: value of ``source`` for the patterns of a configuration
 _MOST_GROUPS = 100  # maximum number of groups in a pattern of a site, because the search time is quadratic
 
 
