@@ -119,7 +119,7 @@ def test_page_of_an_ended_run_shows_the_end_of_its_training(
     app = page("run", run="over")
     assert not app.exception
     (figure,) = (metric for metric in app.metric if metric.label == "Memory")
-    assert figure.value == "5 GiB"
+    assert figure.value == "5.0 GiB"
     assert re.fullmatch(r"allocated, at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d", figure.delta)
     assert "unknown-failure" not in texts(app, "markdown", "caption")
     assert "cause unknown" in texts(app, "markdown")
@@ -332,7 +332,7 @@ def test_pages_are_available_in_chinese(stuck: RunFolder) -> None:
     del app.query_params["lang"]  # links to other pages do not repeat the language
     assert "自检" in texts(app.run(), "markdown")
     box = texts(page("postmortem", lang="zh"), "html")
-    assert "选择文件" in box and "每个文件最多 1 GiB" in box
+    assert "选择文件" in box and "每个文件最多 1.0 GiB" in box
 
 
 def test_locked_store_is_reported_on_every_page(
