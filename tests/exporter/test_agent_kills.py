@@ -23,7 +23,7 @@ OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
     [
         (False, 12, OUTSIDE, "The kernel did not kill the process for lack of memory"),
         (True, 12, OOM, "the kernel's count of out-of-memory kills rose"),
-        (False, 125, OOM, "used up to 125.0 GiB of memory; the limit is 128.0 GiB"),
+        (False, 125, OOM, "used up to 125.0 GiB of memory, and the limit is 128.0 GiB"),
         (None, 12, OOM, ""),
     ],
 )

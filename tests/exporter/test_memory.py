@@ -51,7 +51,7 @@ def test_kill_names_the_rank_with_most_memory(ending: Ending, lines: list[str]) 
     found = held().with_memory(ending, lines, {})
     assert render(found.detail) == (
         f"{render(ending.detail)} Rank 3 used the most memory, up to 61.2 GiB. "
-        "All processes of the command together used up to 100.0 GiB of memory; the limit is 128.0 GiB."
+        "All processes of the command together used up to 100.0 GiB of memory, and the limit is 128.0 GiB."
     )
     assert (found.kind, found.exit_code, found.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
@@ -67,9 +67,9 @@ def test_little_memory_is_not_shown_as_zero(run: Any) -> None:
     diagnosis = run.agent.end(classify(-9, oom=({"host": 4}, {"host": 4})))
     found = run.agent.ending
     assert "Rank 0 used the most memory, up to 8.8 KiB." in render(found.detail)
-    assert "used up to 10.8 MiB of memory; the limit is 128.0 GiB." in render(found.detail)
+    assert "used up to 10.8 MiB of memory, and the limit is 128.0 GiB." in render(found.detail)
     assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(found.detail, "zh")
-    assert "10.8 MiB of memory; the limit is 128.0 GiB" in render(diagnosis.findings[0].note)
+    assert "10.8 MiB of memory, and the limit is 128.0 GiB" in render(diagnosis.findings[0].note)
     # the run's length is not the reading time
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 

@@ -185,7 +185,7 @@ def test_version_mismatch_is_reported_on_both_sides(
     assert send(two.port, b"", method="GET", path="/cluster/v2/hello").status == 426
     assert victim.notes == [
         "refused a post from eve at 127.0.0.1: it uses version 2 of the protocol; this agent uses version 1;"
-        " install the same Stallwatch version on all hosts"
+        " install the same version of Stallwatch on all hosts"
     ]
     monkeypatch.setattr(peer, "HELLO", "/cluster/v2/hello")
     second = two.start(1)

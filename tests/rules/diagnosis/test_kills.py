@@ -62,7 +62,7 @@ def test_line_about_the_kill_remains_the_evidence(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + KILLED, LOW)
     assert found.primary is not None and "exitcode: -9" in found.primary.evidence[0]
     given = next(finding for finding in found.findings if finding.rule == OUTSIDE)
-    assert "12.0 GiB of memory; the limit is 128.0 GiB" in given.note
+    assert "12.0 GiB of memory, and the limit is 128.0 GiB" in given.note
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_memory_reported_by_ranks_is_mentioned(catalogue: Catalogue) -> None:
     memory = MemoryUse(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
     found = ended(catalogue, STEPS + KILLED, memory)
     given = next(finding for finding in found.findings if finding.rule == OOM)
-    assert "120.0 GiB of memory; the limit is 128.0 GiB" in given.note
+    assert "120.0 GiB of memory, and the limit is 128.0 GiB" in given.note
 
 
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])

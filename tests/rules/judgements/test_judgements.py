@@ -169,7 +169,7 @@ def test_silence_is_a_stall() -> None:
     found = judge_silence(STANDS)
     assert found is not None
     assert found.harm == "fatal"
-    assert "5 min;" in render(found.note)
+    assert "5 min," in render(found.note)
     assert "40 s" in render(found.note)
     assert judge_silence(RunFacts(stalled=True, complete=True)) is None
     assert judge_silence(RunFacts(silence=300.0)) is None

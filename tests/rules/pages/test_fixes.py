@@ -184,5 +184,5 @@ def test_classifier_size_mismatch_suggests_num_labels(catalogue: Catalogue, matc
 
 def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, matcher: Matcher) -> None:
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
-    assert "only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
-    assert "only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
+    assert "Only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
+    assert "Only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
