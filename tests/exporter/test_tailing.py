@@ -186,7 +186,7 @@ def test_stall_names_the_rank_behind_the_others(
     assert incident.primary is not None and incident.primary.confidence == 0.6
     sent = render(incident, "en", None)
     assert place in sent.text and "after step 103" in sent.title
-    assert ("no error: rank 5" in sent.text) is (rank is not None)
+    assert ("no error was reported: rank 5" in sent.text) is (rank is not None)
 
 
 def test_new_lines_can_open_incidents(run: Any, log: Path) -> None:
@@ -338,7 +338,7 @@ def test_once_gives_the_diagnosis_of_a_post_mortem(tmp_path: Path, log: Path, ca
     found, dead, kept = (replace(each, stats=Stats()) for each in (found, dead, kept))
     assert found == dead == kept
     assert found.primary is not None and found.primary.time == "2026-09-21T14:18:40.000"
-    assert found.progress.last_loss == 0.01 and "times are taken" not in notices[0]
+    assert found.progress.last_loss == 0.01 and "timestamps are shifted" not in notices[0]
 
 
 def test_tail_belongs_to_the_named_run(
