@@ -16,7 +16,7 @@ from stallwatch_rules.endings import interruption
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import Text, has, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Diagnosis, is_far_from_end
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import (
     DOUBTFUL,
     ENDED_WITH_MESSAGE,
@@ -89,9 +89,10 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         if not uncertain and (behind or found.verdict in ("interrupted", "unfinished", "no-evidence")):
             headline = reader.render(report_headline(found))
         last, total = found.progress.last_step, found.progress.total_steps
-        if found.verdict == "finished" and is_far_from_end(last, total) and not found.progress.finished:
+        if found.verdict == "finished" and found.progress.stops_early:
             level, headline = "quiet", _finished_early(last, total, reader.say)
-            facts += (reader.say("is_finished_early_why"),)
+            if not any(has(note, "diagnosis.finished-early") for note in found.notes):
+                facts += (reader.say("is_finished_early_why"),)
         if behind and not found.in_trouble:
             level = "warning"
         if not uncertain:

@@ -499,9 +499,11 @@ def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
             name, None, f"the {kind} contains no log files", "give the paths of the log files"
         )
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
-    unpack, give = "unpack it and give the path of the folder", "give the paths of the archives"
+    remedy = "give the paths of the archives"
+    if kind == "archive":
+        remedy = "unpack it and give the path of the folder"
     message = f"the {kind} contains no log files, only archives that were not read: {shown}"
-    return InputProblem(name, None, message, unpack if kind == "archive" else give)
+    return InputProblem(name, None, message, remedy)
 
 
 def _special(path: str, mode: int) -> InputProblem:

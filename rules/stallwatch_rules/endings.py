@@ -5,6 +5,8 @@ This module imports little, because lists of runs must load quickly.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from signal import Signals
 from typing import Literal
 
 import msgspec
@@ -76,6 +78,13 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     by: Literal["process", "silence", "log", "loss"] = "process"  #: source of the evidence
     #: why the command returned 0, if the command line shows the reason
     hidden: Literal["pipe", "wait", ""] = ""
+
+
+def signal_name(code: int | None) -> str:
+    """Return the name of the signal in the exit code ``-n`` of a process, or "" if there is no such name."""
+    with suppress(ValueError):  # a real-time signal has no name
+        return Signals(-code).name if code is not None and code < 0 else ""
+    return ""
 
 
 class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):

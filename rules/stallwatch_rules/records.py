@@ -176,7 +176,7 @@ class NewLines(msgspec.Struct):
     last: Place
 
 
-NEAR_END = 0.9  #: a step past this share of all steps can be the last step of a run
+_NEAR_END = 0.9  # a step past this share of all steps can be the last step of a run
 
 
 def is_far_from_end(step: float | None, total: float | None) -> bool:
@@ -185,7 +185,7 @@ def is_far_from_end(step: float | None, total: float | None) -> bool:
     The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
     step does not log the last steps.
     """
-    return step is not None and bool(total) and step + 1 < NEAR_END * (total or 0)
+    return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
 
 class Progress(msgspec.Struct):
@@ -198,6 +198,11 @@ class Progress(msgspec.Struct):
     stalled_after_step: int | None = None
     finished: bool = False
     behind: list[int] = []  #: ranks whose steps ended long before the steps of the other ranks
+
+    @property
+    def stops_early(self) -> bool:
+        """True if the last step is far from the last planned step, and no message reports the end."""
+        return not self.finished and is_far_from_end(self.last_step, self.total_steps)
 
 
 class FindingChange(msgspec.Struct):

@@ -285,9 +285,12 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
     ]
     for line, error in sorted(placed, key=lambda found: found[0] or 0):
         if isinstance(error, BadRoute):
-            effect = "until the route is corrected, all chats get the messages that it can match; "
-            effect = effect if routes else ""
-            config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
+            remedy = _remedy(key)
+            if routes:
+                remedy = (
+                    f"until the route is corrected, all chats get the messages that it can match; {remedy}"
+                )
+            config.report(file, line or at, f"alerts.routes{error}", remedy, key.full_name)
         else:
             config.report(file, at, f"alerts.{name} {error}", _remedy(key), key.full_name)
     before = config["alerts.routes"]

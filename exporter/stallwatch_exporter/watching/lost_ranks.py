@@ -9,8 +9,6 @@ that a rank printed has its own incident.
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import msgspec
 from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.incidents import IncidentManager
-from stallwatch_rules.endings import GONE_ON, ExitedRank, MemoryUse
+from stallwatch_rules.endings import GONE_ON, ExitedRank, MemoryUse, signal_name
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -273,9 +271,7 @@ def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
         return ""
     if code > 0:
         return message("diagnosis.gone-with-code", code=code)
-    with contextlib.suppress(ValueError):  # a real-time signal has no name
-        return message("diagnosis.gone-by-signal", signal=signal.Signals(-code).name)
-    return message("diagnosis.gone-by-signal", signal=-code)
+    return message("diagnosis.gone-by-signal", signal=signal_name(code) or -code)
 
 
 def _named(ranks: Sequence[LostRank]) -> str:

@@ -44,7 +44,7 @@ CAPS: dict[str, float] = {
     "ending-counted": 0.9,  # reported by the kernel's counter or the scheduler
     "ending-signal": 0.7,  # a SIGSEGV or a similar signal, for which the log shows no reason
     "aborted-at-exit": 0.6,  # an abort after the last step
-    "ending-told-to-stop": 0.5,  # a signal from outside, for which the log shows no reason
+    "ending-requested": 0.5,  # a signal from outside, for which the log shows no reason
     "ending-killed": 0.4,  # a SIGKILL for which the log shows no reason
     "memory-near-limit": 0.85,  # a SIGKILL while memory was nearly exhausted
     "memory-far-from-limit": 0.4,  # a SIGKILL while memory was far from exhausted

@@ -14,7 +14,7 @@ from stallwatch_rules.failures.flight import flight_note, watchdog_positions
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.judgements.standstill import note_on_manual_stop
 from stallwatch_rules.messages import Message, Text, has, message
-from stallwatch_rules.records import Diagnosis, Progress, is_far_from_end
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.display import shown
 
@@ -85,18 +85,13 @@ def notes_of(
         notes.append(first.note("behind-if-hanging") if first is not None else "")
         if tracker.phase == "eval":
             notes.append(message("diagnosis.ends-in-evaluation"))
-    elif fine and context.kind == "finished" and _finished_early(progress):
+    elif fine and context.kind == "finished" and progress.stops_early:
         step, total = progress.last_step or 0, progress.total_steps or 0
         notes.append(message("diagnosis.finished-early", step=step, total=total))
     if diagnosis.verdict == "no-evidence":
         notes.append(message("diagnosis.no-evidence"))
     notes.append(restarts_note(run.restarts, now))
     return [note for note in notes if note]
-
-
-def _finished_early(progress: Progress) -> bool:
-    """Return whether a command that succeeded ended far from its last step, with no message about the end."""
-    return not progress.finished and is_far_from_end(progress.last_step, progress.total_steps)
 
 
 def _clocks_note(hosts: RunHosts) -> Text:

@@ -140,7 +140,7 @@ def looks_like_message(text: str) -> bool:
 
 def level_of(text: str) -> Level:
     """Return the level of a line from its logger prefix, or from its words if the prefix has no level."""
-    text = _REDIRECTED.sub("", text, count=1)
+    text = _without_redirect(text)
     if (level := _stated_level(text)) is not None:
         return level
     if mentions_error(text):
@@ -153,14 +153,18 @@ def mentions_error(text: str) -> bool:
     return _ERROR.search(text) is not None
 
 
+def _without_redirect(text: str) -> str:
+    return _REDIRECTED.sub("", text, count=1)
+
+
 def _stated_level(text: str) -> Level | None:
-    found = _STATED.search(_REDIRECTED.sub("", text, count=1)[:120])
+    found = _STATED.search(text[:120])
     return _LEVELS[found.lastgroup] if found is not None else None
 
 
 def states_info(text: str) -> bool:
     """Return whether a logger's prefix marks the line as neither a warning nor an error."""
-    return _stated_level(text) == "info"
+    return _stated_level(_without_redirect(text)) == "info"
 
 
 def states_error(text: str) -> bool:
@@ -168,7 +172,7 @@ def states_error(text: str) -> bool:
 
     Words such as "error" do not count, because they can be part of advice.
     """
-    return _stated_level(text) == "error" and not _WITHOUT_EFFECT.search(text)
+    return _stated_level(_without_redirect(text)) == "error" and not _WITHOUT_EFFECT.search(text)
 
 
 def _cut(line: Line) -> Line:

@@ -217,7 +217,7 @@ class StreamTimelines:
             if len(times) > MAX_TIMES:
                 del times[1:MAX_TIMES:2]
 
-    def trained_since(self, at: Mapping[str, int], step: int | None = None) -> int:
+    def trained_since(self, at: Mapping[str, int], step: int | None) -> int:
         """Return the number of steps since the time at which the counters had the values in ``at``.
 
         Counters that first appeared after that time are ignored. ``step`` is the run's step at that time, if

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from signal import Signals
 
 from msgspec.structs import replace
 
@@ -25,6 +24,7 @@ from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
+from stallwatch_rules.endings import signal_name
 from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
@@ -157,7 +157,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     rank, code = next(iter(ending.codes.items()), (None, None))  # the rank that failed first
     by_signal = code is not None and code < 0
-    of_rank = _signal_of(code) if ending.kind == "failed" and by_signal else ""
+    of_rank = signal_name(code) if ending.kind == "failed" else ""
     if ending.kind != "killed" and (not of_rank or of_rank == "SIGTERM"):
         return
     lost = failures_of_lost_peers(now.found, (rank, None)) if by_signal else set()
@@ -167,7 +167,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else of_rank or ending.signal or ""
     if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):
-        rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-told-to-stop", "told-to-stop"
+        rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-requested", "told-to-stop"
     elif signal == "SIGKILL":
         rule, fact, key = catalogue.rule_tagged(SIGKILL), "ending-killed", "killed-silently"
     else:
@@ -183,14 +183,6 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
             text = render(message("run.crash-signal", who=f"rank {rank}", signal=of_rank))
             finding = replace(finding, where=Line(text, SOURCE, 0, rank), step=run.tracker.last_step)
         yield finding.with_facts(fact)
-
-
-def _signal_of(code: int | None) -> str:
-    """Return the name of the signal in an exit code, or "" if the code contains no known signal."""
-    try:
-        return Signals(-(code or 0)).name
-    except ValueError:
-        return ""
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
