@@ -40,7 +40,7 @@ def read(settings: DashboardSettings, *files: tuple[str, bytes]) -> Answer:
     return answer
 
 
-def told(answer: Answer) -> str:
+def problems_of(answer: Answer) -> str:
     return "\n".join(map(str, answer.problems))
 
 
@@ -111,19 +111,19 @@ def test_archives_of_two_hosts_are_one_run(settings: DashboardSettings) -> None:
 def test_zip_bomb_is_stopped_and_reported(settings: DashboardSettings) -> None:
     bomb = zipped(("rank0.log", bytes(150 * 1024 * 1024)))
     answer = read(settings, ("bomb.zip", bomb), ("good.log", LOG))
-    assert "bomb.zip!rank0.log" in told(answer) and "zip bomb" in told(answer)
+    assert "bomb.zip!rank0.log" in problems_of(answer) and "zip bomb" in problems_of(answer)
     assert answer.found.primary is not None and answer.found.primary.file == "good.log"
 
 
 def test_nested_zip_bomb_is_not_unpacked(settings: DashboardSettings) -> None:
     inner = zipped(("rank0.log", bytes(10_000_000)))
     answer = read(settings, ("nested.zip", zipped(*((f"{n}.log", inner) for n in range(5)))))
-    assert "the file is a zip archive inside an archive and was not read; unpack it" in told(answer)
+    assert "the file is a zip archive inside an archive and was not read; unpack it" in problems_of(answer)
 
 
 def test_limits_apply_to_compressed_members(settings: DashboardSettings) -> None:
     inner = gzip.compress(bytes(150 * 1024 * 1024))
-    assert "zip bomb" in told(read(settings, ("nested.zip", zipped(("rank0.log.gz", inner)))))
+    assert "zip bomb" in problems_of(read(settings, ("nested.zip", zipped(("rank0.log.gz", inner)))))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_links_in_archives_are_not_followed(settings: DashboardSettings, tmp_pat
     hard = tarfile.TarInfo("rank1.log")
     hard.type, hard.linkname = tarfile.LNKTYPE, "../../secret.log"
     answer = read(settings, ("links.tar", tarred((link, b""), (hard, b""))))
-    assert answer.found.primary is None and "contains no log files" in told(answer)
+    assert answer.found.primary is None and "contains no log files" in problems_of(answer)
 
 
 def test_wrong_sizes_in_headers_are_harmless(settings: DashboardSettings) -> None:
@@ -152,12 +152,12 @@ def test_wrong_sizes_in_headers_are_harmless(settings: DashboardSettings) -> Non
     central = packed.rindex(b"PK\x01\x02")
     packed[central + 24 : central + 28] = (10).to_bytes(4, "little")  # the header claims ten bytes
     answer = read(settings, ("lies.zip", bytes(packed)), ("good.log", LOG))
-    assert answer.found.stats.bytes < 2 * len(LOG) * 1000 and "lies.zip" in told(answer)
+    assert answer.found.stats.bytes < 2 * len(LOG) * 1000 and "lies.zip" in problems_of(answer)
     huge = bytearray(tarred((tarfile.TarInfo("rank0.log"), LOG)))
     huge[124:136] = b"77777777777\x00"  # the header claims eight gigabytes
     huge[148:156] = b" " * 8
     huge[148:156] = b"%06o\x00 " % sum(huge[:512])
-    assert "huge.tar" in told(read(settings, ("huge.tar", bytes(huge))))
+    assert "huge.tar" in problems_of(read(settings, ("huge.tar", bytes(huge))))
 
 
 def test_number_of_members_is_bounded(settings: DashboardSettings) -> None:
@@ -166,14 +166,14 @@ def test_number_of_members_is_bounded(settings: DashboardSettings) -> None:
         for number in range(100_000):
             archive.writestr(f"r{number}.log", b"x")
     answer = read(settings, ("many.zip", packed.getvalue()))
-    assert "many.zip: the archive contains more than 50 files; the rest was not read" in told(answer)
+    assert "many.zip: the archive contains more than 50 files; the rest was not read" in problems_of(answer)
     assert answer.found.stats.files == 50
 
 
 @pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "a.log.gz"), (bz2.compress, "a.tar.bz2")])
 def test_truncated_archives_are_reported(settings: DashboardSettings, pack: Any, name: str) -> None:
     whole = pack(b"".join(b"step %d loss 1.0 %d\n" % (n, n * 7919 % 10007) for n in range(50_000)))
-    assert name in told(read(settings, (name, whole[: len(whole) // 2])))
+    assert name in problems_of(read(settings, (name, whole[: len(whole) // 2])))
 
 
 def test_pickles_are_not_loaded(settings: DashboardSettings, tmp_path: Path) -> None:
@@ -292,4 +292,4 @@ class TestGate:
 def test_limits_come_from_the_settings(settings: DashboardSettings) -> None:
     wide = replace(settings, max_members=3)
     answer = read(wide, ("few.zip", zipped(*((f"r{n}.log", LOG) for n in range(5)))))
-    assert "more than 3 files" in told(answer)
+    assert "more than 3 files" in problems_of(answer)

@@ -37,7 +37,7 @@ class Watched:
     catalogue: Catalogue
     settings: ExporterSettings
     now: float = BEGIN
-    told: list[Incident] = field(default_factory=list)
+    sent: list[Incident] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Watched:
             self.folder,
             self.settings,
             self.catalogue,
-            [self.told.append],
+            [self.sent.append],
             clock=lambda: self.now,
             notice=self.notices.append,
         )
@@ -54,9 +54,9 @@ class Watched:
     def restart(self) -> None:
         """Replace the agent by a new one in the same folder."""
         self.folder = RunFolder.create("sft", ["python", "sft.py"], home=self.home, now=self.now, reuse=True)
-        self.told.clear()
+        self.sent.clear()
         self.agent = Agent(
-            self.folder, self.settings, self.catalogue, [self.told.append], clock=lambda: self.now
+            self.folder, self.settings, self.catalogue, [self.sent.append], clock=lambda: self.now
         )
 
     def say(self, *lines: str, stream: str = "stdout") -> None:
@@ -95,7 +95,7 @@ class Watched:
     @property
     def changes(self) -> list[tuple[str, str, str]]:
         """Return the incidents sent to sinks: kind/rule/episode, status and resolution, without updates."""
-        found = [(each.id.split("/", 1)[1], each.status, each.resolution) for each in self.told]
+        found = [(each.id.split("/", 1)[1], each.status, each.resolution) for each in self.sent]
         return list(dict.fromkeys(found))
 
     def metric(self, name: str) -> float | None:

@@ -21,7 +21,7 @@ def test_suspension_of_the_agent_is_not_a_stall(run: Any) -> None:
     run.now += 5000.0
     run.agent.paused(5000.0)
     run.wait(20)
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_late_reading_is_judged_by_the_lines_read_so_far(run: Any) -> None:
@@ -32,7 +32,7 @@ def test_late_reading_is_judged_by_the_lines_read_so_far(run: Any) -> None:
     run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.5\n", run.now))
     run.say(*OOM)
     run.agent.tick(run.now, read_until=read)
-    assert run.told == []  # the other lines of the failure may still come
+    assert run.sent == []  # the other lines of the failure may still come
     run.now += 2.0
     run.agent.tick(run.now)
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
@@ -45,7 +45,7 @@ def test_incident_does_not_end_before_it_begins(run: Any) -> None:
     run.wait(5)
     run.now -= 3600.0
     run.end("finished", 0)
-    (over,) = [each for each in run.told if each.status == "resolved"]
+    (over,) = [each for each in run.sent if each.status == "resolved"]
     assert over.resolved_at == over.opened_at
 
 
@@ -67,7 +67,7 @@ def test_file_time_in_the_future_does_not_hide_a_stall(run: Any, tmp_path: Path)
         with log.open("a") as out:
             out.write(f"step {step}/1000 loss 0.5\n")
         follower.step({log})
-    assert run.told == []
+    assert run.sent == []
     run.wait(120)
     assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
 
@@ -85,7 +85,7 @@ def test_suspended_machine_under_tail_is_not_a_stall(run: Any, tmp_path: Path) -
     follower._waker.wait = wait  # type: ignore[method-assign]
     until = run.now + 7225.0
     follower.follow(lambda: run.now > until, until_idle=60.0)
-    assert run.told == [] and run.now > until  # two hours without lines did not end it either
+    assert run.sent == [] and run.now > until  # two hours without lines did not end it either
 
 
 def test_record_from_the_future_belongs_to_a_live_agent(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ class Book:
     """Alarms without an agent, and their notifications."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.told: list[Incident] = []
-        self.book = IncidentManager("job", "node-1", self.told.append)
+        self.sent: list[Incident] = []
+        self.book = IncidentManager("job", "node-1", self.sent.append)
         self.alarms = Alarms(self.book, catalogue)
 
     def end(
@@ -50,10 +50,10 @@ class Book:
     ) -> list[tuple[str, str, str, str, str]]:
         """End the run at `step` for this cause; return the notifications."""
         primary = msgspec.structs.replace(PRIMARY, rule=cause) if cause else None
-        before = len(self.told)
+        before = len(self.sent)
         found = Diagnosis("failed", primary=primary, progress=Progress(last_step=step))
         self.alarms.ended(ending, found, ["a line"], None, 200.0)
-        return [(each.id, each.kind, each.rule, each.status, each.resolution) for each in self.told[before:]]
+        return [(each.id, each.kind, each.rule, each.status, each.resolution) for each in self.sent[before:]]
 
 
 @pytest.fixture
@@ -65,12 +65,12 @@ def test_finding_and_failure_are_one_incident(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(2)
-    opened = run.told[0].opened_at
+    opened = run.sent[0].opened_at
     assert run.metric(OPEN_OOM) == 1
     run.end()
-    first, last = run.told[0], run.told[-1]
-    assert {each.id.split("/", 1)[1] for each in run.told} == {"finding/cuda-oom/1"}
-    assert [each.status for each in run.told] == ["open", "resolved"]
+    first, last = run.sent[0], run.sent[-1]
+    assert {each.id.split("/", 1)[1] for each in run.sent} == {"finding/cuda-oom/1"}
+    assert [each.status for each in run.sent] == ["open", "resolved"]
     assert (first.kind, last.kind, last.rule, last.opened_at) == ("finding", "ended", "cuda-oom", opened)
     assert last.ending is not None and last.became_end and not first.became_end
     assert run.metric(OPEN_OOM) == 1  # the alert of this rule continues to fire
@@ -107,8 +107,8 @@ def test_slowdown_is_not_the_cause_of_a_failure(dying: Book, severity: Severity,
 def test_unknown_failure_does_not_replace_a_known_cause(dying: Book) -> None:
     dying.book.open("finding", "cuda-oom", "critical", 100.0, step=10, rank=3, evidence=["OutOfMemoryError"])
     assert dying.end(None, 10) == [("job/finding/cuda-oom/1", "ended", "cuda-oom", "open", "")]
-    assert (dying.told[-1].rank, dying.told[-1].evidence) == (3, ["OutOfMemoryError"])
-    assert dying.told[-1].ending == CRASH
+    assert (dying.sent[-1].rank, dying.sent[-1].evidence) == (3, ["OutOfMemoryError"])
+    assert dying.sent[-1].ending == CRASH
 
 
 def test_interrupted_run_has_not_failed(dying: Book) -> None:
@@ -120,7 +120,7 @@ def test_interrupted_run_has_not_failed(dying: Book) -> None:
 def test_episode_numbers_continue_after_a_failure(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=10)
     dying.end("cuda-oom", 10)
-    again = IncidentManager("job", "node-1", dying.told.append, dying.told[-1:])
+    again = IncidentManager("job", "node-1", dying.sent.append, dying.sent[-1:])
     assert again.all_open == []  # nothing follows the end of a run
     assert again.open("finding", "rank-gone", "critical", 300.0).id == "job/finding/rank-gone/2"
 
@@ -140,7 +140,7 @@ def test_stall_with_another_explanation_keeps_its_id(dying: Book) -> None:
     silent = msgspec.structs.replace(PRIMARY, rule="silent-hang-no-error")
     found = Diagnosis("stalled", primary=silent, progress=Progress(last_step=10))
     dying.alarms.located(StallStacks(0.0, 0.1, groups, [1], "elsewhere"), found, 101.0)
-    last = dying.told[-1]
+    last = dying.sent[-1]
     assert (last.id, last.rule, last.count, last.rank) == (stall.id, "silent-hang-no-error", 1, 1)
     dying.alarms.recovered(40.0, Progress(last_step=11), "train", 140.0)
-    assert dying.told[-1].status == "resolved" and dying.book.all_open == []
+    assert dying.sent[-1].status == "resolved" and dying.book.all_open == []

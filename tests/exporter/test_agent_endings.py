@@ -20,7 +20,7 @@ def test_healthy_run_prints_nothing(run: Any) -> None:
     run.say("Training completed.")
     run.wait(60)
     diagnosis = run.end("finished", 0)
-    assert run.told == [] and run.notices == []
+    assert run.sent == [] and run.notices == []
     assert diagnosis.verdict == "finished"
     assert run.kept("agent.json")["state"] == "finished"
     assert run.kept("diagnosis.json")["verdict"] == "finished"
@@ -32,8 +32,8 @@ def test_immediate_crash_sends_one_message(run: Any) -> None:
     run.now += 0.5
     run.end()
     assert run.changes == [("ended/cuda-oom/1", "resolved", "run-failed")]
-    assert run.told[0].outcome == "crashed"
-    assert run.told[0].severity == "critical" and run.told[0].step == 10
+    assert run.sent[0].outcome == "crashed"
+    assert run.sent[0].severity == "critical" and run.sent[0].step == 10
 
 
 def test_unknown_failure_is_reported_with_its_exception(run: Any) -> None:
@@ -45,7 +45,7 @@ def test_unknown_failure_is_reported_with_its_exception(run: Any) -> None:
         "ValueError: the tokenizer has no chat template",
     )
     run.end()
-    (ended,) = run.told
+    (ended,) = run.sent
     assert ended.rule == "unknown-failure"
     assert ended.evidence[-1] == "ValueError: the tokenizer has no chat template"
     assert ended.exception == "ValueError: the tokenizer has no chat template (train.py:7)"
@@ -54,7 +54,7 @@ def test_unknown_failure_is_reported_with_its_exception(run: Any) -> None:
 def test_silent_failure_shows_the_last_lines(run: Any) -> None:
     run.steps(1, 10)
     run.end("killed", 137)
-    (ended,) = run.told
+    (ended,) = run.sent
     assert ended.evidence[-1] == "step 10/1000 loss 0.2000"
     assert run.kept("agent.json")["ending"]["kind"] == "killed"
 
@@ -65,7 +65,7 @@ def test_stall_that_ends_in_a_kill_has_its_whole_duration(run: Any) -> None:
     run.end("killed", 137)
     stall = HANG + "/1"
     assert run.changes == [(stall, "open", ""), (stall, "resolved", "run-failed")]
-    assert (run.told[-1].kind, run.told[-1].outcome, run.told[-1].stalled_seconds) == (
+    assert (run.sent[-1].kind, run.sent[-1].outcome, run.sent[-1].stalled_seconds) == (
         "ended",
         "crashed",
         100.0,
@@ -78,9 +78,9 @@ def test_slow_crash_is_one_message(probed: Any) -> None:
     run.say(*OOM)
     ranks[0].event("exception", exception="torch.OutOfMemoryError", message="CUDA out of memory.", frames=[])
     run.wait(5)  # the launcher ends the other rank
-    assert run.told == []
+    assert run.sent == []
     run.end()
-    assert [(each.status, each.outcome, each.rule) for each in run.told] == [
+    assert [(each.status, each.outcome, each.rule) for each in run.sent] == [
         ("resolved", "crashed", "cuda-oom")
     ]
 
@@ -89,16 +89,16 @@ def test_fatal_line_is_reported_after_two_seconds(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(1)
-    assert run.told == []
+    assert run.sent == []
     run.wait(1)
-    assert [each.status for each in run.told] == ["open"]
+    assert [each.status for each in run.sent] == ["open"]
 
 
 def test_run_ended_by_the_user_did_not_crash(run: Any) -> None:
     run.steps(1, 10)
     run.wait(100)
     run.agent.end(Ending("killed", 143, "SIGTERM", "It ended."), run.now)
-    assert (run.told[-1].status, run.told[-1].outcome) == ("resolved", "ended")
+    assert (run.sent[-1].status, run.sent[-1].outcome) == ("resolved", "ended")
 
 
 TORCHRUN = (
@@ -126,11 +126,11 @@ def test_stall_ended_by_a_stop_stays_the_incident(
 ) -> None:
     run.steps(1, 10)
     run.wait(100)
-    opened = run.told[0]
+    opened = run.sent[0]
     run.say(*words)
     live = run.agent.end(run.agent.judged(ending), run.now)
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "run-stopped")]
-    closed = run.told[-1]
+    closed = run.sent[-1]
     assert (closed.kind, closed.opened_at, closed.outcome) == ("stall", opened.opened_at, "ended")
     assert closed.stalled_seconds == 100.0
     for found in (live, diagnose_paths([run.folder.path], Options(catalogue))[0]):
@@ -142,14 +142,14 @@ def test_stall_ended_by_a_stop_stays_the_incident(
 def test_ctrl_c_and_success_are_not_incidents(run: Any, kind: str) -> None:
     run.steps(1, 10)
     run.end(kind, 130 if kind == "interrupted" else 0)
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
     run.steps(1, 30, seconds=1.0)
     run.wait(25)  # shorter than a stall
     diagnosis = run.end("interrupted", 130)
-    assert (run.told, diagnosis.verdict) == ([], "interrupted")
+    assert (run.sent, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
         "The run was interrupted (Ctrl-C) 25 s after its last step."
         " Steps usually took 1 s, so the run might have been stalled."

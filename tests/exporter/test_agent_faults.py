@@ -21,13 +21,13 @@ def test_failing_diagnosis_does_not_prevent_an_incident(run: Any, monkeypatch: p
     run.say(*OOM)
     run.wait(40)
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
-    assert [(each.rule, each.step) for each in run.told[:2]] == [
+    assert [(each.rule, each.step) for each in run.sent[:2]] == [
         ("cuda-oom", 10),
         ("silent-hang-no-error", 10),
     ]
-    assert run.told[1].evidence
+    assert run.sent[1].evidence
     run.end("killed", 137)
-    assert run.told[-1].id.endswith("finding/cuda-oom/1") and run.told[-1].kind == "ended"
+    assert run.sent[-1].id.endswith("finding/cuda-oom/1") and run.sent[-1].kind == "ended"
     assert run.kept("diagnosis.json")["verdict"] == "unknown-failure"
     assert len(run.notices) == 1
 
@@ -37,7 +37,7 @@ def test_broken_stderr_does_not_affect_other_outputs(run: Any, monkeypatch: pyte
         raise BrokenPipeError(32, "Broken pipe")
 
     run.agent = Agent(
-        run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now, notice=gone
+        run.folder, run.settings, run.catalogue, [run.sent.append], clock=lambda: run.now, notice=gone
     )
     run.steps(1, 10)
     monkeypatch.setattr(run.agent._reading, "feed", lambda lines: 1 / 0)
@@ -104,7 +104,7 @@ def test_unwritable_home_loses_only_the_log_copies(watch: Make, tmp_path: Any) -
     run.wait(40)
     run.end()
     assert [change[:2] for change in run.changes][:2] == [(HANG + "/1", "open"), (HANG + "/1", "resolved")]
-    assert run.told[-1].kind == "ended"
+    assert run.sent[-1].kind == "ended"
     assert run.metric("stallwatch_log_lines_total") == 10
     assert (tmp_path / "home").is_file()
 

@@ -20,9 +20,9 @@ UNKNOWN = [
 def test_fatal_cause_is_reported_while_the_launcher_waits(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
-    assert run.told == []
+    assert run.sent == []
     run.wait(2)
-    (finding,) = run.told
+    (finding,) = run.sent
     assert (finding.kind, finding.rule, finding.rank, finding.severity) == (
         "finding",
         "cuda-oom",
@@ -38,8 +38,8 @@ def test_fatal_cause_is_reported_while_the_launcher_waits(run: Any) -> None:
         ("finding/cuda-oom/1", "open", ""),
         ("finding/cuda-oom/1", "resolved", "run-failed"),
     ]
-    assert run.told[-1].outcome == "crashed"
-    assert diagnosis.verdict == "failed" and run.told[-1].ending is not None
+    assert run.sent[-1].outcome == "crashed"
+    assert diagnosis.verdict == "failed" and run.sent[-1].ending is not None
 
 
 def test_error_is_withdrawn_if_training_continues(run: Any) -> None:
@@ -56,7 +56,7 @@ def test_wrappers_and_notices_open_no_incident(run: Any) -> None:
     run.steps(1, 10)
     run.say("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "WARNING: something")
     run.steps(11, 20)
-    assert run.told == []
+    assert run.sent == []
     assert run.metric("stallwatch_warnings_total") == 1
 
 
@@ -65,9 +65,9 @@ def test_unknown_exception_at_the_end_is_reported(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)
     run.wait(29)
-    assert run.told == []
+    assert run.sent == []
     run.wait(2)
-    (finding,) = run.told
+    (finding,) = run.sent
     assert (finding.kind, finding.rule, finding.severity) == ("finding", "unknown-failure", "critical")
     assert finding.evidence[-1] == "ValueError: the tokenizer has no chat template"
     assert "Look at `/w/train.py:7 in <module>` first" in render(finding.next_steps[0])
@@ -82,7 +82,7 @@ def test_unknown_exception_is_reported_and_withdrawn_by_its_location(run: Any) -
     run.steps(1, 3)
     run.say("Traceback (most recent call last):", place, "ValueError: odd gradients")
     run.wait(31)
-    (finding,) = run.told
+    (finding,) = run.sent
     assert (finding.rule, finding.severity, finding.primary.inferred) == (
         "fp16-unscale-error",
         "critical",
@@ -98,16 +98,16 @@ def test_later_inference_does_not_open_a_second_incident(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)
     run.wait(31)
-    assert (run.told[-1].rule, run.told[-1].primary) == ("unknown-failure", None)
+    assert (run.sent[-1].rule, run.sent[-1].primary) == ("unknown-failure", None)
     run.steps(4, 5)
     lines = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
     run.say(*(f"[rank1]: {line}" for line in lines))
     run.wait(100)
     assert run.changes == [("finding/unknown-failure/1", "open", "")], "and it is not over"
-    assert run.told[-1].primary.rule == "fp16-unscale-error" and run.told[-1].rank == 1
+    assert run.sent[-1].primary.rule == "fp16-unscale-error" and run.sent[-1].rank == 1
     run.end()
     assert {change[0] for change in run.changes} == {"finding/unknown-failure/1"}
-    assert run.told[-1].ending is not None
+    assert run.sent[-1].ending is not None
 
 
 def test_inferred_cause_names_its_rank(run: Any) -> None:
@@ -117,11 +117,11 @@ def test_inferred_cause_names_its_rank(run: Any) -> None:
         found = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
         run.say(*(f"[rank{rank}]: {line}" for line in found))
     run.wait(31)
-    (finding,) = run.told
+    (finding,) = run.sent
     assert (finding.rule, finding.rank, finding.count) == ("fp16-unscale-error", 2, 2)
     run.say(*(f"[rank7]: {line}" for line in UNKNOWN))
     run.wait(100)
-    assert [each.rule for each in run.told] == ["fp16-unscale-error"] * len(run.told)
+    assert [each.rule for each in run.sent] == ["fp16-unscale-error"] * len(run.sent)
 
 
 def test_unknown_exception_is_not_reported_if_training_continues(run: Any) -> None:
@@ -129,7 +129,7 @@ def test_unknown_exception_is_not_reported_if_training_continues(run: Any) -> No
     run.say(*UNKNOWN)
     run.steps(4, 60)
     run.wait(25)
-    assert [each.rule for each in run.told] == []
+    assert [each.rule for each in run.sent] == []
 
 
 def test_unknown_exception_is_withdrawn_when_training_continues(run: Any) -> None:
@@ -151,7 +151,7 @@ def test_unknown_exception_in_the_history_is_not_reported(run: Any) -> None:
     run.wait(10)
     run.say("a word")
     run.wait(60)
-    assert run.told == []
+    assert run.sent == []
 
 
 @pytest.mark.parametrize(("lines", "rule"), [(OOM, "cuda-oom"), (UNKNOWN, "unknown-failure")])
@@ -171,4 +171,4 @@ def test_caught_and_logged_exception_is_not_an_incident(probed: tuple[Any, list[
     run.say("torch.OutOfMemoryError: CUDA out of memory while decoding")
     run.train(probes, 6, 0.3)
     run.wait(5)
-    assert run.told == []
+    assert run.sent == []

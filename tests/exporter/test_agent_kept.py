@@ -60,7 +60,7 @@ def test_secrets_reach_neither_disk_nor_sinks(run: Any) -> None:
         "Traceback (most recent call last):", '  File "/w/t.py", line 1', f"ValueError: bad token {token}"
     )
     run.end()
-    assert run.told and token not in repr(run.told)
+    assert run.sent and token not in repr(run.sent)
     for path in run.folder.path.rglob("*"):
         assert path.is_dir() or token not in path.read_text()
 

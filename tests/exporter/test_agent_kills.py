@@ -37,7 +37,7 @@ def test_cause_of_a_kill_depends_on_the_memory(
     run.steps(1, 10)
     run.say(KILLED)
     run.wait(2)
-    (found,) = run.told
+    (found,) = run.sent
     assert (found.kind, found.rule, found.severity) == ("finding", rule, "critical")
     assert note in render(found.note) and KILLED in found.evidence
     run.say(KILLED)  # the launcher's summary repeats the line
@@ -75,7 +75,7 @@ def test_kills_counted_later_belong_to_other_processes(run: Any, tmp_path: Path)
     run.wait(8)
     ending = run.agent.judged(classify(1, oom=endings.counts, seconds=60.0, now=run.now, last_lines=[KILLED]))
     run.agent.end(ending, run.now)
-    assert {item.rule for item in run.told} == {OUTSIDE} and ending.kind == "failed"
+    assert {item.rule for item in run.sent} == {OUTSIDE} and ending.kind == "failed"
 
 
 def test_second_kill_of_a_run_is_recognized(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Rank
     assert run.changes == []
     run.wait(2)
     assert run.changes == [(GONE + "/1", "open", "")]
-    (found,) = run.told
+    (found,) = run.sent
     assert (found.severity, found.rank, found.harm, found.total_steps) == ("critical", 1, "fatal", 1000)
     assert render(found.note) == "The process of rank 1 is gone, and the other ranks continue without it."
     ranks.kill(2)
@@ -105,10 +105,10 @@ def test_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Rank
     assert {
         render(each.note) for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2
     } == {"The processes of ranks 1, 2 are gone, and the other ranks continue without them."}
-    assert (run.told[-1].rule, run.told[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
+    assert (run.sent[-1].rule, run.sent[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
     run.end("failed", 1)
     assert run.changes == [(GONE + "/1", "open", ""), (GONE + "/1", "resolved", "run-failed")]
-    assert [event.rule for event in run.told[-1].history if event.what == "opened"] == [
+    assert [event.rule for event in run.sent[-1].history if event.what == "opened"] == [
         "rank-gone",
         "silent-hang-no-error",
     ]
@@ -128,7 +128,7 @@ def test_crash_is_one_message_although_the_launcher_ends_other_ranks(run: Any, r
     run.wait(9)
     ranks.kill(2)
     run.wait(4)
-    assert run.told == []
+    assert run.sent == []
     run.end()
     assert run.changes == [("ended/host-oom-sigkill/1", "resolved", "run-failed")]
 
@@ -175,7 +175,7 @@ def test_kill_counted_by_the_kernel_is_reported_with_the_rank(run: Any, ranks: R
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
-    assert render(run.told[0].note).endswith(
+    assert render(run.sent[0].note).endswith(
         "count of out-of-memory kills has risen since the command started."
     )
 
@@ -192,8 +192,8 @@ def test_observed_exit_of_a_rank_is_reported(
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
     said = "The process of rank 1 is gone, and the other ranks continue without it."
-    assert render(run.told[0].note) == f"{said} {expected}".rstrip()
-    assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
+    assert render(run.sent[0].note) == f"{said} {expected}".rstrip()
+    assert render(run.sent[0].note, "zh").endswith(chinese or "仍在运行。")
 
 
 def test_rank_with_an_unknown_exit_code_did_not_succeed(run: Any, ranks: Ranks) -> None:
@@ -206,7 +206,7 @@ def test_rank_with_an_unknown_exit_code_did_not_succeed(run: Any, ranks: Ranks) 
     assert run.changes == []  # an error that the rank printed would be reported first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
-    assert render(run.told[0].note).endswith("continue without it. Exit code 7.")
+    assert render(run.sent[0].note).endswith("continue without it. Exit code 7.")
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
@@ -272,8 +272,8 @@ def test_rank_that_exits_early_without_error_is_reported(
     run.wait(25)
     assert run.changes == expected
     if expected:
-        assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
-        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000,")
+        assert (run.sent[0].severity, run.sent[0].rank, run.sent[0].step) == ("warning", 1, 5)
+        assert render(run.sent[0].note).startswith("Rank 1 ended without an error at step 5 of 1000,")
 
 
 def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:
@@ -289,8 +289,8 @@ def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) ->
     run.wait(2)
     assert run.changes == [(EARLY + "/1", "open", "")]
     note = "Rank 1 ended without an error at step 5, and the other ranks continue without it."
-    assert (run.told[0].severity, run.told[0].rank, render(run.told[0].note)) == ("warning", 1, note)
-    assert render(run.told[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
+    assert (run.sent[0].severity, run.sent[0].rank, render(run.sent[0].note)) == ("warning", 1, note)
+    assert render(run.sent[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)
     ending = run.agent.judged(Ending("finished", 0))
     assert ending.left == [ExitedRank(1, 5, GONE_ON)]

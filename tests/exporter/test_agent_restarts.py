@@ -29,8 +29,8 @@ def test_restart_continues_an_open_stall(run: Any) -> None:
     run.agent.history("stdout", log, None, counted=False)
     run.agent.history_ends(last)
     run.wait(1800)
-    assert {each.id for each in run.told} == {"sft/" + HANG + "/1"}
-    assert {each.status for each in run.told} == {"open"}
+    assert {each.id for each in run.sent} == {"sft/" + HANG + "/1"}
+    assert {each.status for each in run.sent} == {"open"}
 
 
 def test_truncated_journal_entry_is_ignored(run: Any) -> None:

@@ -13,10 +13,10 @@ def test_invalidations_before_a_stall_are_its_cause(run: Any) -> None:
     for step in range(1, 21):
         run.steps(step, step)
         run.say(*[CACHE] * 3)
-    assert run.told == []
+    assert run.sent == []
     run.wait(32)
     assert run.changes == [("stall/zero3-trace-cache-invalidated/1", "open", "")]
-    (stall,) = run.told
+    (stall,) = run.sent
     assert stall.count == 60 and CACHE in stall.evidence[0] and stall.note
     run.wait(60)
     assert len(run.changes) == 1  # the finding is not reported a second time
@@ -33,7 +33,7 @@ def test_continuing_invalidations_do_not_hide_a_stall(run: Any) -> None:
         run.say(CACHE)
         run.wait(0.5)
     assert run.changes == [("stall/zero3-trace-cache-invalidated/1", "open", "")]
-    assert run.told[0].opened_at - stepped_at <= 45
+    assert run.sent[0].opened_at - stepped_at <= 45
     run.steps(61, 80, seconds=0.25)
     run.wait(2)
     assert run.changes[1:] == [("stall/zero3-trace-cache-invalidated/1", "resolved", "recovered")]
@@ -43,7 +43,7 @@ def test_growing_invalidations_with_slower_steps_warn_once(run: Any) -> None:
     for step in range(1, 241):
         run.say(*[CACHE] * (step // 40))
         run.steps(step, step, seconds=1.0 + step / 60)
-    opened = [(item.rule, item.severity) for item in run.told if item.status == "open"]
+    opened = [(item.rule, item.severity) for item in run.sent if item.status == "open"]
     assert set(opened) == {("zero3-trace-cache-invalidated", "warning")}
     assert len(run.changes) == 1
 
@@ -52,7 +52,7 @@ def test_invalidations_without_slowdown_are_not_reported(run: Any) -> None:
     for step in range(1, 60):
         run.say(CACHE)
         run.steps(step, step)
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
@@ -60,7 +60,7 @@ def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
     for step in range(41, 90):
         run.say(*[CACHE] * 4)
         run.steps(step, step, seconds=4.0)
-    opened = [incident for incident in run.told if incident.status == "open"]
+    opened = [incident for incident in run.sent if incident.status == "open"]
     assert [(item.rule, item.severity) for item in opened][:1] == [
         ("zero3-trace-cache-invalidated", "warning")
     ]
@@ -73,7 +73,7 @@ def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
 def test_slower_steps_are_a_warning(run: Any) -> None:
     run.steps(1, 40, seconds=1.0)
     run.steps(41, 90, seconds=4.0)
-    assert [(item.rule, item.severity) for item in run.told][:1] == [("step-time-degraded", "warning")]
+    assert [(item.rule, item.severity) for item in run.sent][:1] == [("step-time-degraded", "warning")]
 
 
 @pytest.mark.parametrize(("another", "warned"), [(True, []), (False, ["step-time-degraded"])])
@@ -85,4 +85,4 @@ def test_slower_steps_of_a_second_training_are_not_reported(
     if another:
         probes[0].event("training")
     run.train(probes, 40, 1.5)
-    assert [item.rule for item in run.told if item.status == "open"][:1] == warned
+    assert [item.rule for item in run.sent if item.status == "open"][:1] == warned

@@ -14,9 +14,9 @@ Make = Callable[..., Any]
 def test_stall_opens_at_the_learned_threshold_and_recovers(run: Any) -> None:
     run.steps(1, 10)
     run.wait(30)
-    assert run.told == []
+    assert run.sent == []
     run.wait(1)
-    (stall,) = run.told
+    (stall,) = run.sent
     assert (stall.id, stall.severity, stall.status) == ("sft/" + HANG + "/1", "critical", "open")
     assert (stall.step, stall.total_steps, stall.phase) == (10, 1000, "train")
     assert (stall.threshold_seconds, stall.at_floor, stall.stalled_seconds) == (30.0, True, 31.0)
@@ -30,9 +30,9 @@ def test_stall_opens_at_the_learned_threshold_and_recovers(run: Any) -> None:
     run.say("step 11/1000 loss 0.18")
     run.wait(1)
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
-    assert run.told[-1].stalled_seconds == 100.0
-    assert run.told[-1].quiet_since == stall.quiet_since
-    assert run.told[-1].step == 11 and run.told[-1].last_loss == 0.18
+    assert run.sent[-1].stalled_seconds == 100.0
+    assert run.sent[-1].quiet_since == stall.quiet_since
+    assert run.sent[-1].step == 11 and run.sent[-1].last_loss == 0.18
     assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 0
     assert run.metric("stallwatch_stalled_seconds_total") == pytest.approx(70, abs=1.5)
     assert run.kept("agent.json")["state"] == "training"
@@ -41,12 +41,12 @@ def test_stall_opens_at_the_learned_threshold_and_recovers(run: Any) -> None:
 def test_early_stall_says_that_its_threshold_is_not_learned(run: Any) -> None:
     run.steps(1, 60, seconds=0.3)
     run.wait(85)
-    (stall,) = run.told
+    (stall,) = run.sent
     assert (stall.threshold_seconds, stall.at_floor, stall.learning) == (84.0, False, True)
     run.say("step 61/1000 loss 0.1")
     run.steps(62, 70, seconds=4.0)
     run.wait(61)
-    assert [item.learning for item in run.told[-1:]] == [False]
+    assert [item.learning for item in run.sent[-1:]] == [False]
 
 
 def test_repeated_startup_line_does_not_reset_the_steps(run: Any) -> None:
@@ -54,7 +54,7 @@ def test_repeated_startup_line_does_not_reset_the_steps(run: Any) -> None:
     run.steps(1, 10)
     run.say("loading the data set")
     run.wait(31)
-    (stall,) = run.told
+    (stall,) = run.sent
     assert (stall.id, stall.step) == ("sft/" + HANG + "/1", 10)
 
 
@@ -86,9 +86,9 @@ def test_two_stalls_between_checks_are_two_incidents(run: Any) -> None:
 def test_long_stall_is_updated_rarely(run: Any) -> None:
     run.steps(1, 10)
     run.wait(331)
-    assert {incident.status for incident in run.told} == {"open"}
-    assert 3 <= len(run.told) <= 8
-    assert run.told[-1].stalled_seconds > 250
+    assert {incident.status for incident in run.sent} == {"open"}
+    assert 3 <= len(run.sent) <= 8
+    assert run.sent[-1].stalled_seconds > 250
 
 
 def test_long_evaluation_is_not_a_stall(run: Any) -> None:
@@ -96,17 +96,17 @@ def test_long_evaluation_is_not_a_stall(run: Any) -> None:
     run.say("***** Running Evaluation *****")
     run.wait(600)
     run.steps(21, 30)
-    assert run.told == []
+    assert run.sent == []
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
 def test_threshold_before_the_first_step_is_long(run: Any) -> None:
     run.say("Loading checkpoint shards")
     run.wait(3599)
-    assert run.told == []
+    assert run.sent == []
     run.wait(2)
     assert run.changes == [(HANG + "/1", "open", "")]
-    assert run.told[0].phase == "init" and run.told[0].step is None
+    assert run.sent[0].phase == "init" and run.sent[0].step is None
 
 
 def test_threshold_is_published(watch: Make) -> None:
@@ -122,7 +122,7 @@ def test_recovery_from_a_long_start_shows_the_current_step(watch: Make) -> None:
     run.wait(22)
     run.say("step 1/1000 loss 0.5")
     run.wait(1)
-    opened, over = [run.told[0], run.told[-1]]
+    opened, over = [run.sent[0], run.sent[-1]]
     assert (opened.phase, opened.step) == ("init", None)
     assert (over.resolution, over.phase, over.step) == ("recovered", "train", 1)
 

@@ -26,10 +26,10 @@ def test_killed_run_with_an_unfinished_bar_did_not_recover(watch: Make, kind: st
         run.wait(1)
         draw(run, step)
     run.wait(10)
-    (stall,) = {incident.id: incident for incident in run.told}.values()
+    (stall,) = {incident.id: incident for incident in run.sent}.values()
     assert (stall.step, stall.status, stall.rule) == (30, "open", "silent-hang-no-error")
     diagnosis = run.end(kind, 137 if kind == "killed" else None)
-    assert "recovered" not in {incident.resolution for incident in run.told}
+    assert "recovered" not in {incident.resolution for incident in run.sent}
     assert diagnosis.progress.last_step == 30
     assert diagnosis.verdict in ("stalled", "failed")
     assert "silent-hang-no-error" in [finding.rule for finding in diagnosis.findings]
@@ -54,6 +54,6 @@ def test_unfinished_line_at_the_end_of_a_stall_is_not_a_recovery(watch: Make) ->
     run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.1", run.now))
     run.wait(10)
     diagnosis = run.end("killed", 137)
-    assert "recovered" not in {incident.resolution for incident in run.told}
+    assert "recovered" not in {incident.resolution for incident in run.sent}
     assert diagnosis.progress.last_step == 11
     assert "silent-hang-no-error" in [finding.rule for finding in diagnosis.findings]

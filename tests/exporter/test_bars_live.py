@@ -61,7 +61,7 @@ def test_epochs_continue_the_step_count(run: Any, draw: Callable[[int, float, in
     progress = run.end("finished", 0).progress
     assert (progress.last_step, progress.finished) == (3 * LENGTH, False)
     assert run.agent._reading.tracker.attempt == 1
-    assert run.told == []
+    assert run.sent == []
 
 
 @pytest.mark.parametrize("draw", DRAWN)
@@ -69,9 +69,9 @@ def test_hang_after_a_bar_is_found_at_the_threshold(run: Any, draw: Callable[[in
     for text in [*drawings(draw, 2)][:-5]:
         run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
-    assert run.told == []
+    assert run.sent == []
     run.wait(34.0)
-    assert [(each.kind, each.status) for each in run.told][:1] == [("stall", "open")]
+    assert [(each.kind, each.status) for each in run.sent][:1] == [("stall", "open")]
 
 
 def test_bar_of_an_evaluation_is_a_separate_phase(run: Any) -> None:

@@ -270,7 +270,7 @@ def test_error_in_a_check_is_reported_once_without_traceback(
     watched.take(told(tmp_path / "odd"), 1, run.now)
     watched.take(told(file), 2, run.now)
     run.wait(60)
-    assert [incident.rule for incident in run.told] == [EMPTY]
+    assert [incident.rule for incident in run.sent] == [EMPTY]
     (notice,) = run.notices
     assert "checking the checkpoints failed (ValueError: year 0 is out of range)" in notice
 
@@ -284,13 +284,13 @@ def test_checkpoint_incident_of_an_earlier_agent_stays_open(
     file = weights(tmp_path / "model.safetensors", [0])
     run.agent._intake._checkpoints.take(told(file), 1, run.now)
     run.wait(60)
-    assert [(incident.rule, incident.status) for incident in run.told] == [(EMPTY, "open")]
+    assert [(incident.rule, incident.status) for incident in run.sent] == [(EMPTY, "open")]
     run.end("unknown", None)
     run.folder = RunFolder.create("sft", ["python", "sft.py"], home=run.home, now=run.now, reuse=True)
-    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now)
+    run.agent = Agent(run.folder, run.settings, run.catalogue, [run.sent.append], clock=lambda: run.now)
     run.steps(1, 30)
     run.end("finished", 0)
-    found = [(incident.status, incident.resolution) for incident in run.told if incident.rule == EMPTY]
+    found = [(incident.status, incident.resolution) for incident in run.sent if incident.rule == EMPTY]
     assert found == [("open", ""), ("resolved", "unmended")]
 
 
@@ -306,7 +306,7 @@ def test_checkpoint_of_empty_tensors_is_an_incident(watch: Callable[..., Any], t
     for _ in range(40):
         run.wait(2.0)
         probe.step(loss=0.5)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.rule, incident.severity) == (EMPTY, "warning")
     assert str(file) in incident.evidence[0] and incident.note
     diagnosis = run.end("finished", 0)
@@ -315,7 +315,7 @@ def test_checkpoint_of_empty_tensors_is_an_incident(watch: Callable[..., Any], t
         EMPTY,
         "degrading",
     )
-    last = run.told[-1]
+    last = run.sent[-1]
     assert (last.kind, last.status, last.resolution) == (
         "finding",
         "resolved",
@@ -323,10 +323,10 @@ def test_checkpoint_of_empty_tensors_is_an_incident(watch: Callable[..., Any], t
     )  # the checkpoint is still broken
     assert run.metric(f"stallwatch_incident_open{{rule={EMPTY},severity=warning}}") == 1
     follower = RunFolder.create("sft", ["python"], home=run.home, now=run.now, reuse=True)
-    Agent(follower, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now).end(
+    Agent(follower, run.settings, run.catalogue, [run.sent.append], clock=lambda: run.now).end(
         Ending(kind="finished", exit_code=0), run.now
     )
-    assert run.told[-1] is last  # nothing follows the end of the run
+    assert run.sent[-1] is last  # nothing follows the end of the run
 
 
 def test_incident_of_a_repaired_checkpoint_closes_as_recovered(
@@ -367,7 +367,7 @@ def test_broken_last_checkpoint_of_a_finished_run_is_reported(
     file.touch()
     probe.event("checkpoint", path=str(file.parent), by="trainer")
     assert run.end("finished", 0).verdict == "degraded"
-    assert [(item.rule, item.status, item.resolution) for item in run.told] == [
+    assert [(item.rule, item.status, item.resolution) for item in run.sent] == [
         (CORRUPT, "resolved", "unmended")
     ]
 
@@ -395,6 +395,6 @@ def test_incompatible_versions_are_reported_at_the_start(
     run.agent._probing = Probing(tmp_path / "rings")
     announce_trainer(Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now), **about)
     run.wait(3)
-    assert [incident.rule for incident in run.told] == rules
+    assert [incident.rule for incident in run.sent] == rules
     diagnosis = run.end("finished", 0)
     assert diagnosis.environment == {"trl": "0.15.2", "deepspeed": "0.16.4", "transformers": "4.48.3"}

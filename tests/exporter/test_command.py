@@ -33,7 +33,7 @@ class Outcome:
 
     def __init__(self) -> None:
         self.code: int | None = None
-        self.told: list[Incident] = []
+        self.sent: list[Incident] = []
         self.notices: list[str] = []
         self.ends: list[tuple[Diagnosis, Ending, RunFolder]] = []
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path, catalogue: Catalogue) -> Run:
         outcome.code = run_command(
             command,
             settings,
-            [outcome.told.append, on_incident or (lambda _: None)],
+            [outcome.sent.append, on_incident or (lambda _: None)],
             catalogue,
             name=name,
             notice=outcome.notices.append,
@@ -120,7 +120,7 @@ def test_stall_and_kill_are_reported(run: Run, tmp_path: Path) -> None:
 
     outcome = run(code, on_incident=take, stall_floor_seconds=0.3)
     assert outcome.code == 137
-    stall, ended = outcome.told[-2:]
+    stall, ended = outcome.sent[-2:]
     assert (stall.kind, stall.step, stall.total_steps) == ("stall", 8, 100)
     assert (ended.id, ended.status, ended.outcome) == (stall.id, "resolved", "crashed")
     assert ended.ending is not None
@@ -135,12 +135,12 @@ def test_failure_is_diagnosed(run: Run) -> None:
     assert outcome.code == 1
     assert outcome.diagnosis.verdict in ("failed", "unknown-failure")
     assert outcome.diagnosis.progress.last_step == 8
-    assert [incident.kind for incident in outcome.told] == ["ended"]
+    assert [incident.kind for incident in outcome.sent] == ["ended"]
 
 
 def test_success_is_not_an_incident(run: Run) -> None:
     outcome = run(STEPS)
-    assert outcome.code == 0 and outcome.told == []
+    assert outcome.code == 0 and outcome.sent == []
     assert outcome.diagnosis.verdict == "finished"
     assert outcome.ending.kind == "finished"
 

@@ -20,8 +20,8 @@ def test_fatal_line_triggers_a_check(run: Any) -> None:
     run.now += GATHER_SECONDS / 2
     assert run.agent.due_in() == GATHER_SECONDS / 2
     run.now += GATHER_SECONDS / 2
-    assert (run.agent.due_in(), run.told) == (0.0, [])
+    assert (run.agent.due_in(), run.sent) == (0.0, [])
     run.agent.tick(run.now)
-    assert [incident.rule for incident in run.told] == ["cuda-oom"]
+    assert [incident.rule for incident in run.sent] == ["cuda-oom"]
     run.wait(11)  # the command has started: its processes are checked once a second from now on
     assert run.agent.due_in() == float("inf")

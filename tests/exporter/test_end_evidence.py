@@ -46,7 +46,7 @@ class Watched:
     """A watched shell script, and its diagnosis."""
 
     def __init__(self, given: list[Incident], code: int, end: tuple[Diagnosis, Ending, RunFolder]) -> None:
-        self.told, self.code = given, code
+        self.sent, self.code = given, code
         self.diagnosis, self.ending, self.folder = end
 
     @property
@@ -104,7 +104,7 @@ def test_pipe_does_not_hide_a_crash(
     assert run.detail.startswith(f"The command returned 0, but {who} {said}")
     assert "at step 150 of 6,250; a pipe hides exit codes: use `set -o pipefail`." in run.detail
     assert run.diagnosis.verdict in ("failed", "unknown-failure")
-    assert run.told[-1].kind == "ended" and run.told[-1].ending == run.ending
+    assert run.sent[-1].kind == "ended" and run.sent[-1].ending == run.ending
     assert run.folder.info.state == "failed" and run.folder.info.ending == run.ending
     later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert (later.verdict, later.ending) == (run.diagnosis.verdict, render(run.diagnosis.ending))
@@ -121,7 +121,7 @@ def test_killed_rank_in_a_background_job_is_named(shell: Callable[[str], Watched
     assert crash is not None and (crash.rank, crash.code, crash.hidden) == (1, -signal.SIGKILL, "wait")
     assert crash.step is not None and crash.step < 200
     assert run.diagnosis.primary is not None and run.diagnosis.primary.rank == 1
-    assert run.told[-1].kind == "ended"
+    assert run.sent[-1].kind == "ended"
 
 
 SPAWNED = """
@@ -167,7 +167,7 @@ def test_spawned_rank_without_a_rank_variable_is_named(
     (tmp_path / "spawned.py").write_text(SPAWNED)
     run = shell(f"{sys.executable} {tmp_path}/spawned.py {method} {tmp_path}/store {ends(how)}")
     assert list(run.ending.codes)[:1] == [1]
-    (found,) = run.told
+    (found,) = run.sent
     assert (found.kind, found.rule, found.rank, found.exception) == ("ended", rule, 1, exception)
     later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert later.verdict == run.diagnosis.verdict
@@ -181,12 +181,12 @@ def test_killed_rank_without_a_probe_is_reported_live(
     monkeypatch.setattr("stallwatch_exporter.watching.lost_ranks.GONE_SECONDS", 1.0)
     monkeypatch.setattr("stallwatch_exporter.watching.probe_intake.ENDING_SECONDS", 1.0)
     run = shell(f"RANK=0 plain 700 pass & RANK=1 plain 100 {ends(IS_KILLED)} & wait")
-    gone = run.told[0]
+    gone = run.sent[0]
     assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)
     assert render(gone.note).startswith(
         "The process of rank 1 is gone, and the other ranks continue without it. Ended by SIGKILL."
     )
-    assert (run.ending.kind, run.told[-1].resolution) == ("killed", "run-failed")
+    assert (run.ending.kind, run.sent[-1].resolution) == ("killed", "run-failed")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_successful_run_has_finished(shell: Callable[[str], Watched], script: st
     run = shell(script)
     assert (run.code, run.ending.kind, run.ending.crash) == (0, "finished", None), run.detail
     assert run.diagnosis.verdict == "finished"
-    assert not any(incident.kind == "ended" for incident in run.told)
+    assert not any(incident.kind == "ended" for incident in run.sent)
 
 
 def test_final_nan_loss_is_a_failure(shell: Callable[[str], Watched]) -> None:
@@ -221,7 +221,7 @@ def test_final_nan_loss_is_a_failure(shell: Callable[[str], Watched]) -> None:
     assert (run.code, run.ending.kind) == (0, "failed")
     assert run.detail == "The command returned 0, but its loss was NaN at the end, at step 69 of 6,250."
     assert run.diagnosis.verdict == "failed" and render(run.diagnosis.ending) == run.detail
-    assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].ending) == ("ended", "loss-nan", run.ending)
+    assert (run.sent[-1].kind, run.sent[-1].rule, run.sent[-1].ending) == ("ended", "loss-nan", run.ending)
 
 
 def test_rank_that_ends_after_the_command_was_not_killed(

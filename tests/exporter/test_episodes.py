@@ -43,8 +43,8 @@ class Story:
     """Sink that records incidents."""
 
     def __init__(self) -> None:
-        self.told: list[Incident] = []
-        self.episodes = Episodes(self.told.append)
+        self.sent: list[Incident] = []
+        self.episodes = Episodes(self.sent.append)
 
     def see(self, *troubles: Incident) -> None:
         for trouble in troubles:
@@ -53,7 +53,7 @@ class Story:
 
     @property
     def stages(self) -> list[tuple[str, str, str]]:
-        return list(dict.fromkeys((item.id, item.stage, item.outcome or "") for item in self.told))
+        return list(dict.fromkeys((item.id, item.stage, item.outcome or "") for item in self.sent))
 
 
 def test_warning_stall_and_crash_are_one_incident() -> None:
@@ -68,7 +68,7 @@ def test_warning_stall_and_crash_are_one_incident() -> None:
     story.see(over(stall, 990.0, "run-failed", stalled_seconds=90.0), over(slow, 990.0, "run-failed"), died)
     name = "job/finding/step-time-rising/1"
     assert story.stages == [(name, "open", ""), (name, "worse", ""), (name, "resolved", "crashed")]
-    last = story.told[-1]
+    last = story.sent[-1]
     assert (last.kind, last.rule, last.severity) == ("ended", "nccl-watchdog-timeout", "critical")
     assert (last.stalled_seconds, last.stacks, last.rank) == (90.0, STACKS, 1)
     assert [(event.what, event.rule) for event in last.history] == [
@@ -101,11 +101,11 @@ def test_open_warning_does_not_keep_a_critical_incident_open() -> None:
     story.see(slow)
     story.see(stall)
     story.see(over(stall, 300.0))
-    assert (story.told[-1].status, story.told[-1].outcome) == ("resolved", "recovered")
-    count = len(story.told)
+    assert (story.sent[-1].status, story.sent[-1].outcome) == ("resolved", "recovered")
+    count = len(story.sent)
     story.see(msgspec.structs.replace(slow, count=7, updated_at=400.0))
     story.see(over(slow, 500.0))
-    assert len(story.told) == count
+    assert len(story.sent) == count
 
 
 def test_stall_long_after_another_alarm_is_a_new_episode() -> None:
@@ -113,7 +113,7 @@ def test_stall_long_after_another_alarm_is_a_new_episode() -> None:
     story.see(trouble("finding", "loss-nan", 100.0, step=10))
     story.see(trouble("stall", "silent-hang-no-error", 130.0, step=12))
     story.see(trouble("finding", "cuda-oom", 5000.0, step=900))
-    assert len({item.id for item in story.told}) == 2
+    assert len({item.id for item in story.sent}) == 2
 
 
 def test_broken_checkpoint_does_not_hide_a_stall() -> None:
@@ -121,8 +121,8 @@ def test_broken_checkpoint_does_not_hide_a_stall() -> None:
     note = message(f"concern.{CHECKPOINT}")
     story.see(trouble("finding", "checkpoint-archive-corrupt", 100.0, note=note))
     story.see(trouble("stall", "silent-hang-no-error", 130.0))
-    assert [item.stage for item in story.told] == ["open", "open"]
-    assert len({item.id for item in story.told}) == 2
+    assert [item.stage for item in story.sent] == ["open", "open"]
+    assert len({item.id for item in story.sent}) == 2
 
 
 def test_late_stacks_are_an_update() -> None:
@@ -130,8 +130,8 @@ def test_late_stacks_are_an_update() -> None:
     stall = trouble("stall", "silent-hang-no-error", 100.0)
     story.see(stall)
     story.see(msgspec.structs.replace(stall, stacks=STACKS, rank=1, updated_at=105.0))
-    assert [(item.stage, item.rank) for item in story.told] == [("open", None), ("open", 1)]
-    assert story.told[-1].history[-1].what == "stacks"
+    assert [(item.stage, item.rank) for item in story.sent] == [("open", None), ("open", 1)]
+    assert story.sent[-1].history[-1].what == "stacks"
 
 
 def test_journal_combines_to_the_reported_incident() -> None:
@@ -141,7 +141,7 @@ def test_journal_combines_to_the_reported_incident() -> None:
     journal = [stall, over(stall, 200.0, "run-failed"), died]
     story.see(stall)
     story.see(*journal[1:])
-    assert folded(journal) == [story.told[-1]]
+    assert folded(journal) == [story.sent[-1]]
     resumed: list[Incident] = []
     episodes = Episodes(resumed.append, [stall])
     episodes.flush()

@@ -15,7 +15,7 @@ def test_jumping_timestamps_are_not_a_stall(run: Any, jump: float) -> None:
         run.wait(4)
         clock += timedelta(seconds=4 + (jump if step == 20 else 0.0))
         run.say(f"{clock:%Y-%m-%d %H:%M:%S},000 INFO step {step}/1000 loss {2.0 / step:.4f}")
-    assert run.told == []
+    assert run.sent == []
     run.wait(120)  # the run hangs
     assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
-    assert run.told[-1].step == 40 and 30.0 <= run.told[0].stalled_seconds < 60.0
+    assert run.sent[-1].step == 40 and 30.0 <= run.sent[0].stalled_seconds < 60.0

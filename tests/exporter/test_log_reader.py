@@ -48,7 +48,7 @@ def test_unread_backlog_is_not_a_stall(run: Any) -> None:
     run.now = at
     work = agent_loop(run, queue, cost=20.0)
     while queue.waiting:
-        assert run.told == []
+        assert run.sent == []
         work.round()
         assert run.kept("agent.json")["updated_at"] == run.now  # the agent shows that it is alive
     assert run.metric("stallwatch_step") == 110
@@ -64,7 +64,7 @@ def test_stall_behind_a_backlog_is_reported_after_reading(run: Any) -> None:
         work.round()
     run.now += 31.0
     work.round()
-    (stall,) = run.told
+    (stall,) = run.sent
     assert stall.kind == "stall" and stall.step == 30
 
 
@@ -77,7 +77,7 @@ def test_silence_after_the_end_of_the_command_is_not_a_stall(run: Any) -> None:
     work.ended = True
     work.round()
     diagnosis = run.agent.end(ended(None), run.folder.info.started_at + 30.0)
-    assert run.told == [] and diagnosis.verdict == "finished"
+    assert run.sent == [] and diagnosis.verdict == "finished"
 
 
 def test_backlog_is_read_in_slices() -> None:
@@ -256,10 +256,10 @@ def test_signaled_run_can_end_slowly(run: Any, again: tuple[int, int]) -> None:
     for _ in range(90):
         run.now += 1.0
         work.round()
-    assert run.told == []
+    assert run.sent == []
     run.steps(*again)  # the run trained on, or was restarted: it is watched as before
     for _ in range(90):
         run.now += 1.0
         work.round()
-    (stall,) = run.told
+    (stall,) = run.sent
     assert stall.kind == "stall" and stall.step == again[1]

@@ -34,7 +34,7 @@ def test_third_consecutive_nan_loss_opens_an_incident(
 ) -> None:
     run, _ = probed
     train(probed, [0.5, NAN, NAN, 0.5, NAN, None, NAN, NAN, NAN, NAN], seconds)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.rule, incident.severity, incident.harm, incident.rank) == (RULE, "critical", "fatal", 0)
     assert incident.step == 23
     assert "loss nan, at least 3 times in a row" in incident.evidence[0]
@@ -57,12 +57,12 @@ def test_incident_closes_when_losses_are_finite_again(probed: tuple[Any, list[Pr
 
 def test_steps_skipped_by_the_loss_scaler_do_not_count(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, [NAN] * 10, skipped_steps=[float(number) for number in range(1, 11)])
-    assert probed[0].told == []
+    assert probed[0].sent == []
 
 
 def test_zero_losses_are_not_nan(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, [0.0] * 10)
-    assert probed[0].told == []
+    assert probed[0].sent == []
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 1.0, 3.0])
@@ -73,7 +73,7 @@ def test_printed_nan_losses_open_an_incident_at_any_pace(watch: Callable[..., An
         run.say(f"step {step}/1000 loss nan")
         run.wait(seconds)
     run.wait(2.0)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.rule, incident.severity) == (RULE, "critical")
 
 
@@ -87,7 +87,7 @@ def test_failed_run_with_nan_losses_is_reported_at_the_first_nan(
         run.say(f"step {step}/1000 loss nan")
         run.wait(seconds)
     run.end("failed", 1)
-    assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].step) == ("ended", RULE, 21)
+    assert (run.sent[-1].kind, run.sent[-1].rule, run.sent[-1].step) == ("ended", RULE, 21)
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 0.49, 0.51, 3.0])
@@ -98,7 +98,7 @@ def test_single_nan_loss_opens_no_incident(watch: Callable[..., Any], seconds: f
     run.wait(seconds)
     run.steps(22, 60, seconds)
     run.wait(5.0)
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_final_nan_loss_is_reported(watch: Callable[..., Any]) -> None:
@@ -106,4 +106,4 @@ def test_final_nan_loss_is_reported(watch: Callable[..., Any]) -> None:
     run.steps(1, 20, 30.0)
     run.say("step 21/1000 loss nan")
     run.wait(25.0)
-    assert [(each.rule, each.severity) for each in run.told] == [(RULE, "critical")]
+    assert [(each.rule, each.severity) for each in run.sent] == [(RULE, "critical")]

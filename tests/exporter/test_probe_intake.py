@@ -38,7 +38,7 @@ def test_warning_of_a_rank_is_an_incident(probed: Any) -> None:
     run, probes = probed
     warn_of_saving(probes)
     run.wait(3)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.id, incident.severity, incident.harm) == (
         f"sft/finding/{SAVES}/1",
         "warning",
@@ -64,7 +64,7 @@ def test_warning_has_the_step_of_its_rank(probed: Any) -> None:
     probes[0].steps = 45.0
     warn(probes[0], EVAL, "eval-silent", "m", module="m (Linear)", others=0, place="t.py:9 in main")
     run.wait(3)
-    assert [(item.rule, item.step) for item in run.told] == [(EVAL, 45)]
+    assert [(item.rule, item.step) for item in run.sent] == [(EVAL, 45)]
 
 
 def test_failure_after_a_warning_is_reported_from_the_log(probed: Any) -> None:
@@ -89,7 +89,7 @@ def test_failure_after_a_warning_is_reported_from_the_log(probed: Any) -> None:
     said, raised_at, warned_of = diagnosis.primary.evidence
     assert error in said and "train.py:9" in raised_at
     assert error not in warned_of and "ppo_trainer.py:332" in warned_of
-    assert run.told[-1].severity == "critical"
+    assert run.sent[-1].severity == "critical"
 
 
 def test_warning_is_described_in_the_configured_language(watch: Callable[..., Any], tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_warning_is_described_in_the_configured_language(watch: Callable[..., An
     run.agent._probing = Probing(tmp_path / "rings")
     warn_of_saving([Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)])
     run.wait(3)
-    assert render(run.told[0].note, "zh").startswith("训练会在保存第一个 checkpoint 时失败")
+    assert render(run.sent[0].note, "zh").startswith("训练会在保存第一个 checkpoint 时失败")
 
 
 def test_unknown_warnings_are_ignored(probed: Any) -> None:
@@ -108,7 +108,7 @@ def test_unknown_warnings_are_ignored(probed: Any) -> None:
     warn(probes[0], SAVES, "of-a-later-version", "x")
     probes[0].event("concern", rule=["a", "list"], seen=3)
     run.wait(5)
-    assert run.told == [] and run.agent.errors == 0
+    assert run.sent == [] and run.agent.errors == 0
 
 
 def raise_unseen(probe: Probe, message: str = "CUDA out of memory. Tried to allocate 2.00 GiB.") -> None:
@@ -125,7 +125,7 @@ def test_exception_missing_in_the_log_is_diagnosed(probed: Any) -> None:
     run.train(probes, 5)
     raise_unseen(probes[1])
     run.wait(12)
-    assert [(item.rule, item.severity) for item in run.told] == [("cuda-oom", "critical")]
+    assert [(item.rule, item.severity) for item in run.sent] == [("cuda-oom", "critical")]
     diagnosis = run.end()
     assert (diagnosis.verdict, diagnosis.primary.rule, diagnosis.primary.rank) == ("failed", "cuda-oom", 1)
     assert diagnosis.primary.file == "events.jsonl"
@@ -169,9 +169,9 @@ def test_silent_invalidations_before_a_stall_are_its_cause(probed: Any) -> None:
         for probe in probes:
             invalidate(probe)
         run.train(probes, 1)
-    assert run.told == []
+    assert run.sent == []
     run.wait(40)
-    (stall,) = run.told
+    (stall,) = run.sent
     assert (stall.id, stall.severity) == (f"sft/stall/{CACHE}/1", "critical")
     assert stall.evidence == ["trace cache invalidated: expected blocks.0 (Block), but got blocks.2 (Block)"]
     assert stall.count == 120 and stall.note
@@ -187,7 +187,7 @@ def test_invalidations_during_steps_are_harmless(probed: Any) -> None:
             invalidate(probe, times=1)
         run.train(probes, 1)
     diagnosis = run.end("finished", 0)
-    assert run.told == []
+    assert run.sent == []
     assert finding(diagnosis, CACHE).harm == "harmless"
     assert diagnosis.verdict == "finished"
 
@@ -200,7 +200,7 @@ def test_intended_invalidations_are_not_finding(probed: Any) -> None:
             invalidate(probe, "external")
         run.train(probes, 1)
     run.wait(40)
-    assert [incident.rule for incident in run.told] == ["silent-hang-no-error"]
+    assert [incident.rule for incident in run.sent] == ["silent-hang-no-error"]
 
 
 def test_invalidations_in_probe_and_log_count_once(probed: Any) -> None:

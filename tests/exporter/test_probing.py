@@ -34,7 +34,7 @@ def test_silent_run_stalls_and_recovers(probed: Any) -> None:
     run.train(probes, 10)
     run.wait(40)
     assert [(change[0].partition("/")[0], change[1]) for change in run.changes] == [("stall", "open")]
-    assert run.told[0].step == 10
+    assert run.sent[0].step == 10
     run.train(probes, 1)
     assert run.changes[-1][1:] == ("resolved", "recovered")
 

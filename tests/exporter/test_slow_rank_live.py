@@ -47,15 +47,15 @@ def test_slow_rank_is_named_until_it_keeps_up(
 ) -> None:
     run, _ = probed
     train(probed, 60, 0.0)
-    assert run.told == []
+    assert run.sent == []
     train(probed, 32, 0.8)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.rule, incident.severity, incident.rank) == ("straggler-slow-node", "warning", 1)
     assert incident.host == run.folder.info.host
     assert (note := render(incident.note)).startswith(f"Rank 1 on {incident.host} takes 1")
     assert cost_in(note) == pytest.approx(0.4, abs=0.03)
     train(probed, 60, 0.0)
-    assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
+    assert (run.sent[-1].status, run.sent[-1].resolution) == ("resolved", "recovered")
 
 
 def test_steps_of_a_run_over_hosts_are_reported_to_the_coordinator(probed: tuple[Any, list[Probe]]) -> None:
@@ -78,14 +78,14 @@ def test_slower_steps_are_one_incident_with_the_rank(probed: tuple[Any, list[Pro
     run, _ = probed
     train(probed, 60, 0.0)
     train(probed, 40, 3.0, seconds=5.0)
-    assert {(incident.rule, incident.rank) for incident in run.told} == {("straggler-slow-node", 1)}
+    assert {(incident.rule, incident.rank) for incident in run.sent} == {("straggler-slow-node", 1)}
 
 
 def test_slower_steps_of_all_ranks_name_no_rank(probed: tuple[Any, list[Probe]]) -> None:
     run, _ = probed
     train(probed, 60, 0.0)
     train(probed, 40, 0.0, seconds=5.0)
-    assert {incident.rule for incident in run.told} == {"step-time-degraded"}
+    assert {incident.rule for incident in run.sent} == {"step-time-degraded"}
 
 
 @pytest.mark.parametrize(("later", "seconds"), [(0.3, 2.0), (0.04, 0.15)])
@@ -95,13 +95,13 @@ def test_slightly_later_rank_is_not_slow(
     """A rank that logs is later than the others, by a large share of very short steps."""
     run, _ = probed
     train(probed, 60, later, seconds, own=0.1)
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
     run, _ = probed
     train(probed, 60, 0.8, more_tokens=1.6)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert incident.rank == 1
     assert render(incident.note).startswith(f"Rank 1 on {incident.host} gets more tokens than")
 

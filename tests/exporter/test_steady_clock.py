@@ -134,8 +134,8 @@ def test_incident_keeps_start_and_duration_after_a_clock_change(
         run.end("unknown", None)
         run.restart()
     run.steps(11, 12)
-    closed = run.told[-1]
+    closed = run.sent[-1]
     assert closed.status == "resolved"
-    assert {item.opened_at for item in (*run.told, *run.kept_incidents)} == {closed.opened_at}
+    assert {item.opened_at for item in (*run.sent, *run.kept_incidents)} == {closed.opened_at}
     assert 0.0 < closed.resolved_at - closed.opened_at < run.now - began
     assert [event.at for event in closed.history] == [closed.opened_at, closed.resolved_at]

@@ -255,8 +255,8 @@ def test_record_elsewhere_is_found_from_the_first_folder(
     run.say(*OOM)
     run.wait(5)
     run.end()
-    assert run.folder.path != first and run.told[-1].folder == str(run.folder.path)
-    assert has(run.told[-1].kept, "run.kept-elsewhere")  # chat messages name the folder
+    assert run.folder.path != first and run.sent[-1].folder == str(run.folder.path)
+    assert has(run.sent[-1].kept, "run.kept-elsewhere")  # chat messages name the folder
     found, problems = diagnose_paths([first], Options(catalogue))
     assert problems == [] and (found.verdict, found.primary and found.primary.rule) == ("failed", "cuda-oom")
 
@@ -269,8 +269,8 @@ def test_missing_writable_place_is_reported(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
     run = watch()
     failed(run)
-    assert run.folder.problem is not None and run.told[-1].folder == ""
-    assert "could not be saved anywhere" in render(run.told[-1].kept)
+    assert run.folder.problem is not None and run.sent[-1].folder == ""
+    assert "could not be saved anywhere" in render(run.sent[-1].kept)
     assert kept_runs(tmp_path / "home") == []
 
 

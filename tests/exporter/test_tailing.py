@@ -65,7 +65,7 @@ def test_history_sets_the_threshold_and_opens_no_incident(run: Any, log: Path) -
     append(log, stamped(start, 1, 30, 4.0) + OOM + "\n" + stamped(start, 31, 42, 4.0))
     os.utime(log, (run.now - 2, run.now - 2))
     files, follower, diagnosis = begin(run, log)
-    assert run.told == []
+    assert run.sent == []
     assert (diagnosis.progress.last_step, diagnosis.progress.total_steps) == (42, 500)
     assert run.metric("stallwatch_stall_threshold_seconds{phase=train}") == 30.0
     assert run.metric("stallwatch_log_lines_total") == 43
@@ -75,16 +75,16 @@ def test_history_sets_the_threshold_and_opens_no_incident(run: Any, log: Path) -
     append(log, "step 43/500 loss 0.02\n")
     follower.step({log})
     run.wait(29)
-    assert run.told == []
+    assert run.sent == []
     run.wait(3)
-    assert [incident.id for incident in run.told] == ["sft/stall/silent-hang-no-error/1"]
+    assert [incident.id for incident in run.sent] == ["sft/stall/silent-hang-no-error/1"]
 
 
 def test_stalled_run_is_reported_at_once(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 1000, 1, 20, 4.0))
     os.utime(log, (run.now - 900, run.now - 900))
     begin(run, log)
-    (stall,) = run.told
+    (stall,) = run.sent
     assert (stall.kind, stall.step) == ("stall", 20)
     assert stall.stalled_seconds == pytest.approx(900, abs=2)
 
@@ -93,9 +93,9 @@ def test_age_comes_from_the_file_without_timestamps(run: Any, log: Path) -> None
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
     os.utime(log, (run.now - 1700, run.now - 1700))
     begin(run, log)
-    assert run.told == []  # the pace is unknown, so the long start threshold holds
+    assert run.sent == []  # the pace is unknown, so the long start threshold holds
     run.wait(101)
-    assert [incident.kind for incident in run.told] == ["stall"]
+    assert [incident.kind for incident in run.sent] == ["stall"]
 
 
 def test_printed_step_times_set_the_threshold_without_timestamps(run: Any, log: Path) -> None:
@@ -105,9 +105,9 @@ def test_printed_step_times_set_the_threshold_without_timestamps(run: Any, log: 
     begin(run, log)
     assert "no sign of progress for 20 s; a stall is reported after 30 s" in outlook(run.agent)
     run.wait(9)
-    assert run.told == []
+    assert run.sent == []
     run.wait(2)
-    assert [incident.kind for incident in run.told] == ["stall"]
+    assert [incident.kind for incident in run.sent] == ["stall"]
 
 
 def test_tail_reports_its_threshold_before_it_is_learned(run: Any, log: Path) -> None:
@@ -133,9 +133,9 @@ def test_other_time_zone_is_corrected(run: Any, log: Path) -> None:
     follower.step({log})
     assert run.metric("stallwatch_step") == 21
     run.wait(29)
-    assert run.told == []
+    assert run.sent == []
     run.wait(2)
-    assert len(run.told) == 1
+    assert len(run.sent) == 1
 
 
 @pytest.mark.parametrize("shift", [0.0, -8 * 3600.0, 5.75 * 3600 + 20, -3600.0 - 30])
@@ -181,7 +181,7 @@ def test_stall_names_the_rank_behind_the_others(
         os.utime(file, (run.now, run.now))
     begin(run, log)
     run.wait(40)
-    (incident,) = run.told
+    (incident,) = run.sent
     assert (incident.kind, incident.rank) == ("stall", rank)
     assert incident.primary is not None and incident.primary.confidence == 0.6
     sent = render(incident, "en", None)
@@ -196,7 +196,7 @@ def test_new_lines_can_open_incidents(run: Any, log: Path) -> None:
     append(log, f"[rank0]: {OOM}\n")
     follower.step({log})
     run.wait(2)
-    assert [(incident.kind, incident.rule) for incident in run.told] == [("finding", "cuda-oom")]
+    assert [(incident.kind, incident.rule) for incident in run.sent] == [("finding", "cuda-oom")]
 
 
 def test_new_files_are_followed_with_their_rank(run: Any, log: Path) -> None:
@@ -272,10 +272,10 @@ def test_run_is_not_stalled_while_its_files_are_read(run: Any, log: Path) -> Non
     follower.step({log})
     assert slow.more
     assert len(ticks) >= 15 and ticks == sorted(ticks) and ticks[-1] == run.now > fed + 30
-    assert run.told == []
+    assert run.sent == []
     follower.step({log})
     assert not slow.more and run.metric("stallwatch_step") == 41
-    assert run.told == []
+    assert run.sent == []
 
 
 def test_run_without_steps_is_stalled_after_reading(run: Any, log: Path) -> None:
@@ -287,7 +287,7 @@ def test_run_without_steps_is_stalled_after_reading(run: Any, log: Path) -> None
     append(log, "it is only a warning\n" * 120_000)
     follower.step({log})
     assert not slow.more
-    assert [incident.kind for incident in run.told] == ["stall"]
+    assert [incident.kind for incident in run.sent] == ["stall"]
 
 
 # --- the command

@@ -114,11 +114,11 @@ def probed(folder: Path, program: str, *options: str, ranks: int = 2) -> Probed:
 
 
 class Watched:
-    """A run in front of the agent; `told` holds its incidents at each change."""
+    """A run in front of the agent; `sent` holds its incidents at each change."""
 
     def __init__(self, home: Path, catalogue: Catalogue) -> None:
         self.home, self.hold = home, home / "seen"
-        self.told: list[Incident] = []
+        self.sent: list[Incident] = []
         self.code: int | None = None
         self._catalogue = catalogue
         home.mkdir()
@@ -144,7 +144,7 @@ class Watched:
 
     def tell(self, incident: Incident) -> None:
         """Release all waits for this incident."""
-        self.told.append(incident)
+        self.sent.append(incident)
         self.hold.write_text("")
 
     @property

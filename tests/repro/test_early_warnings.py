@@ -35,7 +35,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
 def test_training_in_evaluation_mode_is_reported(watched: Watched) -> None:
     """DeepSpeed 0.15.4 and later print nothing about it, and the run ends well."""
     assert watched.run("backward_in_eval_mode.py", "--hold", str(watched.hold), ranks=2) == 0
-    opened = watched.told[0]
+    opened = watched.sent[0]
     assert (opened.rule, opened.severity, opened.status) == (EVAL, "warning", "open")
     assert "head (Linear) and 10 other modules are in evaluation mode" in opened.evidence[0]
     assert "backward_in_eval_mode.py:" in opened.evidence[0]
@@ -65,13 +65,13 @@ def test_failure_is_announced_and_diagnosed_without_a_log(
     assert diagnosis["primary"]["harm"] == "fatal"
     assert place in diagnosis["primary"]["evidence"][0]
     assert raised[0]["message"].splitlines()[0] in diagnosis["primary"]["evidence"][1]
-    last = watched.told[-1]
+    last = watched.sent[-1]
     assert (last.kind, last.rule, last.outcome) == ("ended", rule, "crashed")
 
 
 def test_trainer_that_saves_the_bare_policy_is_reported_at_the_start(watched: Watched) -> None:
     assert watched.run("saving_trainer.py", "--swap", "--hold", str(watched.hold)) == 1
-    opened = watched.told[0]
+    opened = watched.sent[0]
     assert (opened.rule, opened.severity, opened.status) == (SAVE, "warning", "open")
     assert "PolicySaver.save_model" in opened.evidence[0] and "saving_trainer.py:" in opened.evidence[0]
     assert "step 2" in render(opened.note)
@@ -86,7 +86,7 @@ def test_stall_after_silent_invalidations_names_the_modules(watched: Watched) ->
     floors = {"stall_floor_seconds": 3.0, "stall_start_seconds": 90.0}
     assert watched.run("quiet_zero3.py", *options, own_family=True, **floors) == 0
     # A busy machine may cause an earlier stall, which ends by itself.
-    stall = [item for item in watched.told if item.kind == "stall" and item.status == "open"][-1]
+    stall = [item for item in watched.sent if item.kind == "stall" and item.status == "open"][-1]
     assert stall.rule == "zero3-trace-cache-invalidated"
     assert any(
         "expected blocks.0 (Block), but got blocks.2 (Block)" in render(line) for line in stall.evidence
@@ -96,7 +96,7 @@ def test_stall_after_silent_invalidations_names_the_modules(watched: Watched) ->
 
 def test_missing_gather_of_weights_is_reported_before_a_checkpoint(watched: Watched) -> None:
     assert watched.run("saving_trainer.py", "--not-gathered", "--hold", str(watched.hold)) == 0
-    opened = watched.told[0]
+    opened = watched.sent[0]
     assert (opened.rule, opened.severity) == (NOT_GATHERED, "warning")
     written = [event["time"] for event in watched.events("checkpoint")]
     assert written and opened.opened_at < min(written)

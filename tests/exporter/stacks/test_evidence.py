@@ -44,7 +44,7 @@ class Watched:
         self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", Draft(), 0)
         os.mkfifo(self.ring.path.with_suffix(QUERY))
         self.pipe = os.open(self.ring.path.with_suffix(QUERY), os.O_RDWR | os.O_NONBLOCK)
-        self.told: list[Incident] = []
+        self.sent: list[Incident] = []
         self.notices: list[str] = []
         settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0, on_stall=on_stall)
         self.folder = RunFolder.create("sft", ["python", "sft.py"], home=tmp_path / "home")
@@ -53,7 +53,7 @@ class Watched:
             self.folder,
             settings,
             catalogue,
-            [self.told.append],
+            [self.sent.append],
             clock=lambda: self.now,
             notice=self.notices.append,
             probing=Probing(self.rings),
@@ -93,7 +93,7 @@ class Watched:
     def looked(self) -> bool:
         """Check the clock without a pause; return True if a stall with stacks was reported."""
         self.agent.tick(self.now)
-        return bool(self.told and self.told[-1].stacks)
+        return bool(self.sent and self.sent[-1].stacks)
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ THREADS = [{"name": "MainThread", "main": True, "frames": [["/w/sft.py", 7, "mai
 
 def test_stall_opens_once_with_the_response_of_its_rank(watched: Watched) -> None:
     watched.stand(3600.0)
-    assert watched.told == []
+    assert watched.sent == []
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
-    (stall,) = watched.told
+    (stall,) = watched.sent
     assert stall.kind == "stall" and stall.stacks is not None
     assert render(sentence(stall.stacks)) == "Rank 0 is at sft.py:7 in main."
     assert "/w/sft.py:7 in main" in (watched.folder.path / stall.stacks.file).read_text()
@@ -122,13 +122,13 @@ def test_stall_waits_at_most_two_seconds_for_a_response(watched: Watched) -> Non
     watched.stand(3600.0)
     question = watched.question()
     watched.stand(1.9)
-    assert watched.told == []
+    assert watched.sent == []
     watched.stand(0.1)
-    (stall,) = watched.told
+    (stall,) = watched.sent
     assert stall.kind == "stall" and stall.stacks is None
     watched.answer(question, THREADS)
     watched.until(watched.looked)
-    assert watched.told[-1].id == stall.id
+    assert watched.sent[-1].id == stall.id
     watched.close()
 
 
@@ -150,11 +150,11 @@ def test_responses_after_the_end_of_a_stall_are_dropped(watched: Watched) -> Non
     watched.stand(2.0)
     watched.agent.feed(Chunk("stdout", b"step 1/10 loss 1.0\n", watched.now + 1))
     watched.stand(2.0)
-    assert watched.told[-1].status == "resolved"
+    assert watched.sent[-1].status == "resolved"
     watched.answer(question, THREADS)
     watched.until(lambda: not [item for item in threading.enumerate() if item.name == "stallwatch stacks"])
     watched.stand(1.0)
-    assert all(item.stacks is None for item in watched.told)
+    assert all(item.stacks is None for item in watched.sent)
     watched.close()
 
 
@@ -163,9 +163,9 @@ def test_secrets_on_a_stack_are_masked(watched: Watched) -> None:
     watched.stand(3600.0)
     watched.answer(watched.question(), [{"main": True, "frames": [[f"/w/{secret}.py", 1, "f", ""]]}])
     watched.until(watched.looked)
-    stacks = watched.told[-1].stacks
+    stacks = watched.sent[-1].stacks
     assert stacks is not None
-    assert secret not in repr(watched.told[-1]) + (watched.folder.path / stacks.file).read_text()
+    assert secret not in repr(watched.sent[-1]) + (watched.folder.path / stacks.file).read_text()
     watched.close()
 
 
@@ -187,7 +187,7 @@ def test_diagnosis_names_the_odd_rank(watched: Watched) -> None:
 
     watched.stand(3600.0)
     watched.stand(2.0)
-    primary = watched.told[0].primary
+    primary = watched.sent[0].primary
     stacks = StallStacks(1.0, 0.1, [StackGroup([2], "code", place="sft.py:7 in main")], [2], "elsewhere")
     known = load_catalogue()
     found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks, known)

@@ -35,14 +35,14 @@ class Outcome:
     """Incidents of a run, and its end."""
 
     def __init__(self) -> None:
-        self.told: list[Incident] = []
+        self.sent: list[Incident] = []
         self.notices: list[str] = []
         self.ends: list[tuple[Diagnosis, Ending]] = []
         self.code: int | None = None
 
     def checked(self, odd: list[int], says: str) -> None:
         """Check that the stall opened in time, and that it names the right ranks."""
-        stalls = [item for item in self.told if item.kind == "stall"]
+        stalls = [item for item in self.sent if item.kind == "stall"]
         first = stalls[0]
         assert first.stalled_seconds is not None and first.threshold_seconds is not None
         assert first.stalled_seconds <= first.threshold_seconds + LATE
@@ -73,7 +73,7 @@ def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatc
         outcome.code = run_command(
             [*launch, str(HERE / program), *arguments],
             ExporterSettings(**settings),  # type: ignore[arg-type]
-            [outcome.told.append],
+            [outcome.sent.append],
             catalogue,
             notice=outcome.notices.append,
             on_end=lambda diagnosis, ending, _: outcome.ends.append((diagnosis, ending)),
@@ -92,7 +92,7 @@ def test_rank_that_skipped_a_collective_is_named_and_the_run_aborted(watched: Wa
         r"Ranks 0, 2 wait in all_reduce \(lost_ranks\.py:\d+ in balance, \d+ collectives joined\); "
         r"rank 1 waits in barrier \(lost_ranks\.py:\d+ in balance, \d+ collectives joined\)\.",
     )
-    assert (outcome.told[-1].status, outcome.told[-1].outcome) == ("resolved", "ended")
+    assert (outcome.sent[-1].status, outcome.sent[-1].outcome) == ("resolved", "ended")
     diagnosis, ending = outcome.ends[0]
     assert ending.kind == "killed" and has(ending.detail, "run.aborted")
     assert "on_stall = abort" in render(ending.detail, "zh")

@@ -118,7 +118,7 @@ class Watch:
 
     agent: Agent
     folder: Path
-    told: list[Incident]
+    sent: list[Incident]
     launcher: subprocess.Popen[bytes]
     notices: list[str]
 
@@ -126,17 +126,17 @@ class Watch:
         """Let the agent check the clock until the condition holds."""
         end = time.monotonic() + PATIENCE
         while not done():
-            assert time.monotonic() < end, f"waited in vain; told: {self.told}, said: {self.notices}"
+            assert time.monotonic() < end, f"no such state; sent: {self.sent}, notices: {self.notices}"
             self.agent.tick()
             time.sleep(TICK)
 
     @property
     def stalls(self) -> list[Incident]:
-        return [item for item in self.told if item.kind == "stall"]
+        return [item for item in self.sent if item.kind == "stall"]
 
     def stall(self) -> Incident:
         """Return the next stall, after the ranks have reported their stacks."""
-        self.told.clear()  # a busy machine may have delayed the run before
+        self.sent.clear()  # a busy machine may have delayed the run before
 
         def explained() -> list[Incident]:
             return [stall for stall in self.stalls if stall.status == "open" and stall.stacks is not None]

@@ -54,7 +54,7 @@ def rule_of(found: Diagnosis) -> str:
     return found.primary.rule if found.primary is not None else ""
 
 
-def told(found: Diagnosis) -> list[str]:
+def texts_about_exit(found: Diagnosis) -> list[str]:
     fixes = found.primary.fixes if found.primary is not None else []
     return [text for text in (*fixes, *found.notes) if "SystemExit" in text]
 
@@ -80,7 +80,7 @@ def test_exit_status_of_a_rank_in_another_log_is_a_note(catalogue: Catalogue) ->
     found = rendered(reading.diagnose())
     assert found.primary is not None and found.primary.rule == "gloo-connection-closed"
     assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1.")
-    assert len(told(found)) == 1
+    assert len(texts_about_exit(found)) == 1
 
 
 @pytest.mark.parametrize("error", ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."])
@@ -93,7 +93,7 @@ def test_silent_exit_known_only_from_the_launcher(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + TORCHRUN.format(code=1))
     assert found.verdict == "unknown-failure"
     assert [note for note in found.notes if note.startswith("Rank 1 ended first, with exit status 1.")]
-    (chinese,) = told(ended(catalogue, STEPS + TORCHRUN.format(code=1), "zh"))
+    (chinese,) = texts_about_exit(ended(catalogue, STEPS + TORCHRUN.format(code=1), "zh"))
     assert chinese.startswith("rank 1 最先退出，退出码 1")
 
 
@@ -109,12 +109,12 @@ def test_silent_exit_known_only_from_the_launcher(catalogue: Catalogue) -> None:
     ],
 )
 def test_explained_exit_is_not_silent(catalogue: Catalogue, text: str) -> None:
-    assert told(ended(catalogue, STEPS + text)) == []
+    assert texts_about_exit(ended(catalogue, STEPS + text)) == []
 
 
 def test_single_command_that_exits_silently(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS)
-    assert found.verdict == "unknown-failure" and len(told(found)) == 1
+    assert found.verdict == "unknown-failure" and len(texts_about_exit(found)) == 1
     assert found.notes[-1].startswith("No signal ended the command, and no exception")
 
 

@@ -27,7 +27,7 @@ def others(end: int, *ranks: int, every: int = 1, times: bool = True) -> dict[st
     return {f"rank{rank}.log": log(1, end, every=every, times=times) for rank in ranks}
 
 
-def told(diagnosis: Diagnosis) -> list[str]:
+def notes_on_ends(diagnosis: Diagnosis) -> list[str]:
     return [note for note in diagnosis.notes if "before the other ranks" in note]
 
 
@@ -38,7 +38,7 @@ def test_rank_that_ended_early_is_reported_without_a_failure(
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
     expected = f"rank 2 ended at step 29, before the other ranks (step {end}): check rank 2 first."
-    assert told(found) == [expected]
+    assert notes_on_ends(found) == [expected]
     finished = end == 400
     assert found.verdict == ("finished" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
@@ -48,8 +48,10 @@ def test_rank_that_ended_early_is_reported_without_a_failure(
 
 def test_ranks_that_log_every_ten_steps_are_compared(diagnose: Ask) -> None:
     logs = others(400, 0, 1, 3, every=10)
-    assert told(diagnose({**logs, "rank2.log": log(1, 100, every=10)}))
-    assert not told(diagnose({**logs, "rank2.log": log(1, 361, every=10)})), "copied a little earlier"
+    assert notes_on_ends(diagnose({**logs, "rank2.log": log(1, 100, every=10)}))
+    assert not notes_on_ends(diagnose({**logs, "rank2.log": log(1, 361, every=10)})), (
+        "copied a little earlier"
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,19 +69,21 @@ def test_ranks_that_log_every_ten_steps_are_compared(diagnose: Ask) -> None:
 )
 def test_rank_with_different_output_is_not_reported(diagnose: Ask, quiet: str) -> None:
     found = diagnose({**others(400, 0, 1, 3), "rank2.log": quiet})
-    assert not told(found)
+    assert not notes_on_ends(found)
 
 
 def test_most_ranks_must_have_continued(diagnose: Ask) -> None:
     starts = {f"rank{rank}.log": log(1, 29) for rank in (1, 2, 3)}
-    assert not told(diagnose({**others(400, 0), **starts})), "only rank 0 prints beyond the start"
-    assert not told(diagnose({**others(400, 0), "rank1.log": log(1, 29)}))
-    assert not told(diagnose({**others(400, 0, 1), "rank2.log": log(1, 29), "rank3.log": log(1, 29)}))
+    assert not notes_on_ends(diagnose({**others(400, 0), **starts})), "only rank 0 prints beyond the start"
+    assert not notes_on_ends(diagnose({**others(400, 0), "rank1.log": log(1, 29)}))
+    assert not notes_on_ends(
+        diagnose({**others(400, 0, 1), "rank2.log": log(1, 29), "rank3.log": log(1, 29)})
+    )
 
 
 def test_newer_part_of_a_rotated_log_is_used(diagnose: Ask) -> None:
     parts = {"rank2.log.1": log(1, 29), "rank2.log": log(30, 400)}
-    assert not told(diagnose({**others(400, 0, 1, 3), **parts}))
+    assert not notes_on_ends(diagnose({**others(400, 0, 1, 3), **parts}))
 
 
 def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
@@ -89,7 +93,7 @@ def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
     logs = {f"rank{rank}.log": long(9000) for rank in (0, 1, 3)}
     found = diagnose({**logs, "rank2.log": long(4000), "rank4.log": long(9000, every=500)})
     expected = "rank 2 ended at step 4000, before the other ranks (step 9000): check rank 2 first."
-    assert told(found) == [expected]
+    assert notes_on_ends(found) == [expected]
 
 
 HEARTBEAT = stamped([(9000.0, "[I] heartbeat")])
@@ -121,7 +125,7 @@ def test_rank_behind_the_others_is_named(diagnose: Ask, ranks: int, behind: dict
     assert (found.primary.rank, found.primary.step) == (first, behind[first])
     assert found.primary.file.endswith(f"rank{first}.log") and found.progress.behind == [*behind]
     assert "before all other ranks (step 103)" in render(found.findings[0].note)
-    assert "look" in render(found.primary.fixes[0]).lower() and not told(found)
+    assert "look" in render(found.primary.fixes[0]).lower() and not notes_on_ends(found)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_no_rank_is_named_if_none_stands_out(diagnose: Ask, lasts: list[int]) ->
 def test_rank_that_prints_seldom_is_not_named(diagnose: Ask) -> None:
     lasts = dict.fromkeys(range(8), 103)
     found = stalled(diagnose, lasts, every={0: 10})
-    assert "rank" not in title(found) and not told(found)
+    assert "rank" not in title(found) and not notes_on_ends(found)
     found = stalled(diagnose, {**lasts, 5: 80}, every={0: 10})
     assert title(found).endswith("rank 5")
     found = stalled(diagnose, {**lasts, 5: 91}, every=dict.fromkeys(range(8), 10))

@@ -34,7 +34,7 @@ def stood(known: Catalogue, stacks: StallStacks) -> Diagnosis:
     return with_stacks(reading.diagnose(stalled=True), stacks, known)
 
 
-def told(found: Diagnosis, language: str = "en") -> str:
+def texts_of(found: Diagnosis, language: str = "en") -> str:
     assert found.primary is not None and found.primary.rule == "silent-hang-no-error"
     texts = [primary_note(found), found.primary.why, *found.primary.fixes]
     return "\n".join(render(text, language) for text in texts)
@@ -43,7 +43,7 @@ def told(found: Diagnosis, language: str = "en") -> str:
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_location_of_the_odd_rank_replaces_advice_to_find_it(known: Catalogue, language: str) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
-    assert not any(riddle in told(found, language) for riddle in RIDDLES)
+    assert not any(riddle in texts_of(found, language) for riddle in RIDDLES)
     assert found.primary is not None and "ddp.py:5" in render(found.primary.fixes[0], language)
     assert len(found.primary.fixes) > 2, "what the page says of other ranks stays"
     assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1]), known) == found, "once"
@@ -81,14 +81,14 @@ def test_timeout_refers_to_the_rank_in_the_stacks(known: Catalogue, language: st
 def test_single_process_waits_for_no_other_rank(known: Catalogue, language: str) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
     assert not any(
-        word in told(found, language) for word in (*RIDDLES, "does not arrive", "没有到达", "all_gather")
+        word in texts_of(found, language) for word in (*RIDDLES, "does not arrive", "没有到达", "all_gather")
     )
-    assert "ddp.py:5" in told(found, language) and "ddp.py:5" in to_brief(found, language)
+    assert "ddp.py:5" in texts_of(found, language) and "ddp.py:5" in to_brief(found, language)
 
 
 def test_missing_stack_is_still_advised(known: Catalogue) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
-    assert "py-spy dump" in told(found)
+    assert "py-spy dump" in texts_of(found)
 
 
 JOINS = StackGroup([0], "joining", what="init_process_group", place="train.py:5 in main")
@@ -99,10 +99,12 @@ INVALIDATED = "Invalidate trace cache @ step 10: expected module 28, but got mod
 def test_joining_ranks_wait_for_missing_ranks(known: Catalogue, language: str, asked: str) -> None:
     stacks = StallStacks(0.0, 0.1, [JOINS])
     found = stood(known, stacks)
-    assert asked in told(found, language) and "train.py:5" in told(found, language)
-    assert not any(word in told(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE"))
+    assert asked in texts_of(found, language) and "train.py:5" in texts_of(found, language)
+    assert not any(
+        word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
+    )
     late = StallStacks(0.0, 0.1, [JOINS, STUCK], odd=[1], why="elsewhere")
-    assert asked not in told(stood(known, late), language), "the other one is here"
+    assert asked not in texts_of(stood(known, late), language), "the other one is here"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -110,7 +112,9 @@ def test_ended_rank_is_reported_as_ended(known: Catalogue, language: str) -> Non
     gone = StackGroup([1], "unknown", condition="ended")
     stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
     found = stood(known, stacks)
-    assert not any(word in told(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE"))
+    assert not any(
+        word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
+    )
     assert found.primary is not None and "SIGKILL" in render(found.primary.fixes[1], language)
 
 
@@ -118,8 +122,8 @@ def test_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) 
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
     found = with_advice(reading.diagnose(stalled=True), NO_RANK)
-    assert "has not started any rank" in told(found) and "--rdzv-endpoint" in told(found)
-    assert "启动器还没有启动任何 rank" in told(found, "zh")
+    assert "has not started any rank" in texts_of(found) and "--rdzv-endpoint" in texts_of(found)
+    assert "启动器还没有启动任何 rank" in texts_of(found, "zh")
     untouched = reading.diagnose()
     assert with_advice(untouched, NO_RANK) == untouched
 
@@ -154,5 +158,5 @@ def test_trace_cache_is_not_the_cause_if_a_rank_is_in_user_code(known: Catalogue
     assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
     assert ranks_elsewhere(stacks) == [1] and not ranks_elsewhere(None)
     found = with_stacks(reading.diagnose(stalled=True, elsewhere=[1]), stacks, known)
-    assert "ddp.py:5" in told(found)
+    assert "ddp.py:5" in texts_of(found)
     assert [finding.harm for finding in found.findings if finding.rule == before.primary.rule] == ["harmless"]
