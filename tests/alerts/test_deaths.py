@@ -87,6 +87,13 @@ def test_end_does_not_repeat_the_beginning(found: Incident, died: Incident, oom_
     assert render(other, "en", oom_page).text != render(given, "en", oom_page).text
 
 
+def test_end_that_hosts_reach_one_after_the_other_is_explained(died: Incident, oom_page: Any) -> None:
+    opened = Event(1000.0, "opened", "ended", died.rule, "critical", 1)
+    closed = Event(1001.0, "closed", "ended", died.rule, "critical", 1)
+    given = msgspec.structs.replace(died, opened_at=1000.0, resolved_at=1001.0, history=[opened, closed])
+    assert "What to do:" in render(given, "en", oom_page).text
+
+
 def test_warning_that_turns_critical_is_sent_once_more(
     chat_server: Any, found: Incident, catalogue: Catalogue
 ) -> None:

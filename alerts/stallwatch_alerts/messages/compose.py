@@ -224,7 +224,9 @@ def _is_news(incident: Incident) -> bool:
     if incident.kind != "ended" and incident.resolution != "unmended":
         return False
     end = incident.resolved_at or incident.updated_at
-    return not any(event.rule == incident.rule and event.at < end for event in incident.history)
+    # The hosts of a run end at different times. The message about the end is sent after the last one.
+    earlier = [event for event in incident.history if event.kind != "ended" and event.at < end]
+    return not any(event.rule == incident.rule for event in earlier)
 
 
 def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> Iterator[str]:
