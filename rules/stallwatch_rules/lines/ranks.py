@@ -292,7 +292,7 @@ _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGN
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
 _NUMBERED_FILE = lazy(
     r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of MindSpore's msrun
-    r"|workerlog\.(\d{1,5})"  # log files of paddle.distributed.launch
+    r"|workerlog\.(?:n0\.c)?(\d{1,5})"  # log files of paddle.distributed.launch, on the first node
     r"|std_log_process_(\d{1,5})\.txt"  # log files of Azure ML
     # names in which Slurm's %t follows a word
     r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",

@@ -49,6 +49,7 @@ class Counter:
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
+    _runs_on: bool = False  # True if the counter did not start again with a new epoch
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
@@ -106,6 +107,11 @@ class Counter:
         rose = self.last is None or step > self.last
         if self.last is None:
             self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
+        later = epoch is not None and self._epoch is not None and epoch >= self._epoch + 1
+        if rose and later and self._since is not None and not self._offset:
+            self._runs_on = True
+        if self._runs_on and (stated := sample.values.get("stated_steps")):
+            self.total = int(stated)
         if epoch is not None and (rose or not sample.from_bar):
             self._epoch = epoch  # a bar can show the next epoch before the program clears the bar
         self._epochs = sample.values.get("epochs", self._epochs)

@@ -455,7 +455,8 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
         )
         if epoch is not None:
             values.setdefault("epoch", epoch)
-            total = None
+            if total:  # as in `text`
+                values["stated_steps"], total = float(total), None
     return Sample(line.rank, line.time, step, total, values, series=kind.series)
 
 

@@ -205,9 +205,10 @@ def from_text(text: str) -> Found | None:
     if not is_metrics_line:
         return Found(step, total or None, values, "") if "eval_loss" in values else None
     epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
-    if epoch:  # the step can be a step within the epoch, so its total might not be the total of the run
+    if epoch:  # the total can be the number of steps in an epoch or in the run
         values.setdefault("epoch", float(epoch[1]))
-        total = None
+        if total is not None:
+            values["stated_steps"], total = float(total), None
     series = _series(with_zeroed_digits(text[: found.start(1)]))
     return _as_results(Found(step, total or None, values, series), text[: found.start()])
 

@@ -16,6 +16,9 @@ from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
         ("node1_rank3.log", 3),
         ("msrun_log/worker_3.log", 3),
         ("log/workerlog.3", 3),
+        ("log/workerlog.n0.c3", 3),
+        ("log/workerlog.n1.c3", None),  # the number of a local rank
+        ("output/log.txt.rank3", 3),  # detectron2
         ("user_logs/std_log_process_03.txt", 3),
         ("out/1/rank.3/stdout", 3),
         ("device_3/train.log", 3),

@@ -38,6 +38,19 @@ def test_steps_losses_and_times_of_a_plain_loop_are_read() -> None:
     assert not tracker.finished
 
 
+def test_total_beside_an_epoch_is_that_of_the_run_if_the_steps_run_on() -> None:
+    """PaddleSeg counts the steps of the run beside the epoch; most other programs count within the epoch."""
+    lines = log(*(f"[TRAIN] epoch: {1 + n // 3}, iter: {n}/8, loss: 0.5" for n in range(1, 9)))
+    tracker = track(lines)
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (8, 8, True)
+
+
+def test_total_beside_an_epoch_is_that_of_the_epoch_if_the_steps_begin_again() -> None:
+    lines = log(*(f"epoch: {e}, iter: {n}/4, loss: 0.5" for e in (1, 2, 3) for n in range(1, 5)))
+    tracker = track(lines)
+    assert (tracker.last_step, tracker.total_steps, tracker.finished) == (12, None, False)
+
+
 def test_add_returns_whether_a_line_is_progress() -> None:
     tracker = ProgressTracker()
     lines = log("step 1 loss 2", "step 1 loss 2", "words", "step 2 loss 2", "step 1 loss 2")

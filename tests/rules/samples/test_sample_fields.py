@@ -88,7 +88,7 @@ LINES = [
      "loss: 5.125, per_step_time: 1200ms, lr: 1e-05, overflow cond: False, loss_scale: 1.0, global_norm: [1.5], "
      "train_throughput_per_npu: 12.3T", 10,
      {"loss": 5.125, "step_seconds": 1.2, "learning_rate": 1e-5, "loss_scale": 1.0, "grad_norm": 1.5,
-      "epoch": 1.0}),
+      "epoch": 1.0, "stated_steps": 100.0}),
     ("[2026-11-20 23:56:32,534] [    INFO] - loss: 9.5, learning_rate: 1e-05, global_step: 10, "
      "interval_samples_per_second: 12.5, progress_or_epoch: 0.1", 10,
      {"loss": 9.5, "learning_rate": 1e-5, "samples_per_second": 12.5}),
@@ -96,7 +96,7 @@ LINES = [
     # loops of one's own
     ("Epoch 1/3 Step 10/100 loss=0.5 lr=1e-5 tokens/s=512.5 samples/s=4.0 mem=10.5GB", 10,
      {"loss": 0.5, "learning_rate": 1e-5, "tokens_per_second": 512.5, "samples_per_second": 4.0,
-      "memory_peak_bytes": 10.5 * GIB, "epoch": 1.0}),
+      "memory_peak_bytes": 10.5 * GIB, "epoch": 1.0, "stated_steps": 100.0}),
     ("loss: 0.5 | lr: 1e-5", None, {"loss": 0.5, "learning_rate": 1e-5}),
     ("step 2000: train loss 1.76, val loss 1.88", 2000, {"loss": 1.76, "eval_loss": 1.88}),
     ("step:250/1490 val_loss:4.5", 250, {"eval_loss": 4.5}),
