@@ -101,12 +101,14 @@ def expand(
     rank_files: list[LogFile] | None = None,
     run_folders: list[str] | None = None,
     records: Callable[[], str] | None = None,
+    silent: set[int] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
     """Find the logs at the paths. Return the logs in natural order, and the problems that occurred.
 
     If `rank_files` is given, files with the states of ranks are added to it rather than to the logs. If
     `run_folders` is given, folders with the record of a run are added to it. Records in archives are copied,
-    under safe names, to a folder that `records` creates.
+    under safe names, to a folder that `records` creates. If `silent` is given, the ranks in the names of
+    empty logs are added to it.
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
@@ -124,6 +126,9 @@ def expand(
             if file.plain and file.rank is None and file.name not in tasks
         }
     )
+    if silent is not None:
+        empty = (*found.empty, *found.empty_members)
+        silent |= {rank for name in empty if (rank := rank_of_path(name)) is not None}
     found.forget()
     files = [replace(file, rank=tasks[file.name]) if file.name in tasks else file for file in found.files]
     return files, found.problems
@@ -161,6 +166,7 @@ class _Expansion:
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
+        self.empty_members: list[str] = []  #: empty logs in archives
         self.named_empty: list[str] = []  #: empty files that the user named
         # files already found, because a file with two paths must be read only once
         self._known: set[tuple[int, int]] = set()
@@ -324,7 +330,9 @@ class _Expansion:
         if len(members) > self.limits.members:
             message = f"the archive contains more than {self.limits.members:,} files; the rest was not read"
             self._report(name, message, "unpack the archive and give the path of the folder")
-        by_name = {member.name: member for member in members[: self.limits.members] if member.size}
+        members = members[: self.limits.members]
+        self.empty_members += logs_among([member.name for member in members if not member.size])
+        by_name = {member.name: member for member in members if member.size}
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]

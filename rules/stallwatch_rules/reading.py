@@ -114,6 +114,7 @@ class RunReading:
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources that were not read because the run has too many sources
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources with the same lines
+        self.silent: Collection[int] = ()  #: ranks with empty logs
         self.hosts: Mapping[str, str] = {}  #: source → host named by the source
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
         self._streams_of: dict[str, int] = {}  # source → number of its streams
@@ -333,6 +334,7 @@ class RunReading:
             elsewhere,
             watched,
             self.alike,
+            self.silent,
             self.hosts,
             self.ranks_on,
         )

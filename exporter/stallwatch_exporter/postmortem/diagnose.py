@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +63,7 @@ class Options:
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
         """Yield the files in these paths. At the end, delete the temporary copies of records in archives."""
-        rank_files, run_folders = list[LogFile](), list[str]()
+        rank_files, run_folders, silent = list[LogFile](), list[str](), set[int]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
             files, problems = expand(
@@ -74,9 +74,10 @@ class Options:
                 records=lambda: stack.enter_context(
                     TemporaryDirectory(prefix="stallwatch-records-", dir=self.scratch)
                 ),
+                silent=silent,
             )
             problems = [naming_followed_files(problem) for problem in problems]
-            yield UserFiles(files, problems, rank_files, run_folders, notes)
+            yield UserFiles(files, problems, rank_files, run_folders, notes, silent)
 
 
 class UserFiles(NamedTuple):
@@ -87,6 +88,7 @@ class UserFiles(NamedTuple):
     rank_files: list[LogFile]  #: stack snapshots and dumps that show where ranks were; not logs
     run_folders: list[str]  #: run folders that Stallwatch stored
     notes: list[Message]  #: notes about run folders that were added
+    silent: Collection[int]  #: ranks in the names of empty logs
 
 
 class RunResult(NamedTuple):
@@ -102,9 +104,11 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
     Inputs that cannot be read are listed as problems. All other inputs are diagnosed.
     """
     started = time.monotonic()
-    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
+    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes, silent):
         folders = folders_of_run(files, run_folders)
-        result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+        result = diagnose_run(
+            files, problems, folders, options, started=started, rank_files=rank_files, silent=silent
+        )
     result.diagnosis.notes = [*notes, *result.diagnosis.notes]
     return result.diagnosis, problems
 
@@ -146,18 +150,21 @@ def diagnose_run(
     matcher: Matcher | None = None,
     started: float | None = None,
     rank_files: Sequence[LogFile] = (),
+    silent: Collection[int] = (),
 ) -> RunResult:
     """Diagnose files as the logs of one run.
 
     `folders` are the run folders of the hosts. Their records add facts to the diagnosis. `rank_files` show
-    where the ranks were. They are used only if the agent did not record the ranks' stacks. Inputs that
-    cannot be read are added to `problems`, and the diagnosis contains all problems.
+    where the ranks were. They are used only if the agent did not record the ranks' stacks. `silent` contains
+    the ranks with empty logs. Inputs that cannot be read are added to `problems`, and the diagnosis contains
+    all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
     reading = RunReading(options.catalogue, matcher, starts=alone and not folders)
     reading.baseline = options.baseline
     files, hosts, ranks_on = placed(files, folders)
+    reading.silent = silent
     reading.hosts = hosts or (hosts_of_paths(file.name for file in files) if len(files) > 1 else {})
     reading.ranks_on = ranks_on or hosts_of_ranks(
         (file.rank, host)

@@ -66,7 +66,7 @@ def diagnose_jobs(
         NoSuchJob: The files belong to no job with that name.
     """
     started = time.monotonic()
-    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
+    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes, silent):
         folders, jobs = folders_of_run(files, run_folders), list[Job]()
         if not together and len(files) > 1:
             kept = stored_runs_of([file for file in files if file.path or file.folder], run_folders)
@@ -75,10 +75,12 @@ def diagnose_jobs(
             chosen = next((known for known in jobs if known.name == job), None)
             if chosen is None:
                 raise NoSuchJob(job, [known.name for known in jobs])
-            files, folders, jobs = chosen.files, list(map(Path, chosen.folders)), []
+            files, folders, jobs, silent = chosen.files, list(map(Path, chosen.folders)), [], ()
         if jobs:
             return _diagnose_several(jobs, problems, options)
-        result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+        result = diagnose_run(
+            files, problems, folders, options, started=started, rank_files=rank_files, silent=silent
+        )
         result.diagnosis.notes = [*notes, *result.diagnosis.notes]
         return JobsResult(result.diagnosis, problems)
 

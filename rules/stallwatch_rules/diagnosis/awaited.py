@@ -136,7 +136,7 @@ def _absent(reported: set[int], run: Snapshot) -> set[int]:
     Return an empty set if too many ranks did not report the failure, or if the run might have ranks that no
     log shows.
     """
-    logged = {rank for _, rank in run.streams if rank is not None}
+    logged = {rank for _, rank in run.streams if rank is not None} | {*run.context.silent}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
     few = 0 < len(absent) <= len(reported) / 2 or (len(reported) == len(absent) == 1 and absent <= logged)
     return absent if few and _world_size(run) <= len(absent | reported) else set()

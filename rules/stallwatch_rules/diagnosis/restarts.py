@@ -7,6 +7,7 @@ the restart.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -18,8 +19,13 @@ from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
+from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.display import shown
+from stallwatch_rules.text.lazy import lazy
+
+_ROLES = ("cause", "unknown", "symptom")  # an unknown exception can be the cause of a symptom
+_ATTEMPT = lazy(r"(?:^|[/\\!])attempt_(\d{1,4})[/\\]")
 
 
 def restarts_of(streams: Streams) -> list[Restart]:
@@ -46,7 +52,33 @@ def restarts_of(streams: Streams) -> list[Restart]:
         before = alike.pop(stop.left, None) or alike.pop("", None)
         ranks = {*restart.local_ranks, *(before.local_ranks if before is not None else ())}
         alike[stop.left] = replace(restart, local_ranks=tuple(sorted(ranks)))
-    return [restart for alike in found.values() for restart in alike.values()]
+    return [restart for alike in found.values() for restart in alike.values()] + _attempts(streams)
+
+
+def _attempts(streams: Streams) -> list[Restart]:
+    """Return a restart at the end of each log of an earlier attempt, according to the names of the logs.
+
+    torchrun writes the logs of each attempt to a folder with the attempt's number (torch 2.13,
+    `distributed/elastic/multiprocessing/api.py`): ``RUN_ID/attempt_0/3/stderr.log``.
+    """
+    attempts: dict[int, list[StreamReading]] = {}
+    for (source, _), stream in streams.items():
+        found = _ATTEMPT.search(source)
+        if found is not None:
+            attempts.setdefault(int(found[1]), []).append(stream)
+    restarts: list[Restart] = []
+    followed = 0  # number of steps in later attempts
+    newest = max(attempts, default=0)
+    for attempt in sorted(attempts, reverse=True):
+        mains = [main for stream in attempts[attempt] if (main := stream.timelines.main) is not None]
+        lead = max(mains, key=lambda timeline: timeline.advances, default=None)
+        if attempt != newest:
+            step = lead.last_step if lead is not None else None
+            for stream in attempts[attempt]:
+                end = Line("", stream.source, sys.maxsize, stream.rank, stream.last_time)
+                restarts.append(Restart(end, (), step, followed, attempt))
+        followed += lead.advances if lead is not None else 0
+    return restarts
 
 
 def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) -> Restart | None:
@@ -80,14 +112,24 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
     """Return a note with the number of restarts, and the step, ranks, and reason of the last restart."""
     if not restarts:
         return ""
-    last = restarts[-1]
+    logged = [restart for restart in restarts if restart.attempt is None]
+    times = len(logged) or len({restart.attempt for restart in restarts})
+    # The restarts after earlier attempts are in descending order of the attempts.
+    last = logged[-1] if logged else restarts[0]
     places = [f"step {last.step}"] if last.step is not None else []
     places += [f"local_rank {fold_ranks(last.local_ranks)}"] if last.local_ranks else []
-    places += [f"{last.line.source}:{last.line.number}"]
+    places += [f"{last.line.source}:{last.line.number}" if logged else f"attempt_{last.attempt}"]
     why = _why(restarts, last, now)
-    key = "diagnosis.restarted-once" if len(restarts) == 1 else "diagnosis.restarted"
-    text = message(key, times=len(restarts), places=", ".join(places))
+    key = "diagnosis.restarted-once" if times == 1 else "diagnosis.restarted"
+    text = message(key, times=times, places=", ".join(places))
     return text + (message("diagnosis.restarted-why", why=why) if why else "")
+
+
+def _same(restart: Restart | None, last: Restart) -> bool:
+    """Return whether a restart, as shown by any log, is the last restart."""
+    if restart is None or last.attempt is None:
+        return restart is last
+    return restart.attempt == last.attempt
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
@@ -98,9 +140,9 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
             matches = [match for hits in finding.hits.values() for match in (hits.first, hits.last)]
             found += [(finding.role, match.line) for match in matches]
     found += [("unknown", finding.seen.last.line) for finding in now.exceptions.unknown]
-    of_last = [(role, line) for role, line in found if next_restart(line, restarts) is last]
+    of_last = [(role, line) for role, line in found if _same(next_restart(line, restarts), last)]
     if not of_last:
         return ""
-    _, line = min(of_last, key=lambda found: (found[0], -found[1].number))
+    _, line = min(of_last, key=lambda found: (_ROLES.index(found[0]), -found[1].number))
     text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

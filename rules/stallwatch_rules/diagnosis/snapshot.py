@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ class RunContext(msgspec.Struct, frozen=True):
     elsewhere: Sequence[int] = ()  #: awaited ranks whose stacks are outside all collectives
     watched: bool = False
     alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same lines
+    silent: Collection[int] = ()  #: ranks with empty logs
     sources: Mapping[str, str] = {}  #: source → host in the source's name
     ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
 

@@ -22,6 +22,9 @@ class Restart(msgspec.Struct, frozen=True):
     local_ranks: tuple[int, ...]  #: local ranks (rank numbers within a node) of the workers that failed
     step: int | None  #: the last step of the run before the restart
     followed: int  #: number of steps after the restart
+    attempt: int | None = (
+        None  #: number of the attempt that ended, if the name of its log contains the number
+    )
 
 
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:

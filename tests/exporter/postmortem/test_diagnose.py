@@ -57,6 +57,19 @@ def test_folder_of_a_tail_without_output_names_the_followed_files(
     assert "follows" not in str(problem)
 
 
+def test_rank_with_an_empty_log_is_named(tmp_path: Path, catalogue: Catalogue) -> None:
+    for rank in range(4):
+        folder = tmp_path / f"run_k2l1abcd/attempt_0/{rank}"
+        folder.mkdir(parents=True)
+        text = "[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete"
+        text = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
+        (folder / "stderr.log").write_text("" if rank == 3 else text)
+    shutil.make_archive(str(tmp_path / "logs"), "zip", tmp_path, "run_k2l1abcd")
+    for path in (tmp_path / "run_k2l1abcd", tmp_path / "logs.zip"):
+        found, _ = diagnose_paths([path], Options(catalogue))
+        assert rendered(found).primary.title.endswith("did not join it: rank 3")
+
+
 def test_starts_are_separated_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
     """One of several files may show starts that the others do not show, so no diagnosis mixes them."""
     head = "starting my program\nfound 812 shards\nthe model is ready\nthe rate is 0.1 now\n"

@@ -99,3 +99,44 @@ def test_restarts_are_counted_once_for_all_nodes_of_a_run(catalogue: Catalogue, 
     found = diagnose(catalogue, matcher, text, "zh")
     assert found.verdict == "finished"
     assert any(note.startswith("torchrun 重启过 2 次 worker") for note in found.notes)
+
+
+def diagnose_attempts(catalogue: Catalogue, matcher: Matcher, **logs: str) -> Diagnosis:
+    """Diagnose logs that torchrun wrote for rank 1, and for rank 0, which prints the steps."""
+    reading = RunReading(catalogue, matcher)
+    for name, text in logs.items():
+        attempt, rank = name.removeprefix("a")[0], int(name[-1])
+        path = f"logs/run_k2l1abcd/attempt_{attempt}/{rank}/stderr.log"
+        reading.feed(LineReader(path, rank).feed(text.encode()))
+    return rendered(reading.diagnose(), "en")
+
+
+def test_failure_of_an_earlier_attempt_did_not_end_the_run(catalogue: Catalogue, matcher: Matcher) -> None:
+    error = UNKNOWN.replace("[rank1]: ", "")
+    found = diagnose_attempts(
+        catalogue, matcher, a0r0=steps(1, 21), a0r1=error, a1r0=steps(20, 60), a1r1="INFO saving\n"
+    )
+    assert found.verdict == "finished"
+    (note,) = found.notes
+    assert note.startswith("torchrun restarted the workers once (step 21, attempt_0).")
+    assert "ValueError: no reward for batch 24 (rank 1)" in note
+
+
+def test_failure_of_the_newest_attempt_ended_the_run(catalogue: Catalogue, matcher: Matcher) -> None:
+    error = UNKNOWN.replace("[rank1]: ", "")
+    found = diagnose_attempts(
+        catalogue, matcher, a0r0=steps(1, 21), a0r1=error, a1r0=steps(20, 40), a1r1=error
+    )
+    assert found.verdict == "unknown-failure"
+
+
+def test_failed_connection_after_a_restart_is_not_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
+    refused = (
+        "[rank0]: RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/"
+        "pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.1]:2948\n"
+    )
+    found = diagnose(catalogue, matcher, steps(1, 21) + UNKNOWN + FAILED + refused)
+    assert "no reward for batch 24" in found.unknown[0].message
+    assert [finding.role for finding in found.findings if finding.rule.startswith("gloo")] == ["symptom"]
+    first = diagnose(catalogue, matcher, refused)
+    assert first.primary is not None and first.primary.rule == "gloo-connect-full-mesh-failed"

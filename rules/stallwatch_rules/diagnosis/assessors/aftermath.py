@@ -55,8 +55,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Turn findings that are consequences of a failure into symptoms.
 
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
-    node died, and a segmentation fault during a process's teardown. A report that a peer was lost never
-    explains the crash of that peer, even if the report comes before the crash.
+    node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
+    report that a peer was lost never explains the crash of that peer, even if the report comes before the
+    crash.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
@@ -67,6 +68,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if not late.tagged("follows-failure") or not late.hits:
             continue
         others = {*run.catalogue.tagged("follows-failure"), *run.catalogue.tagged(SIGTERM)}
+        others |= {*late.all_explained}
         raised = now.exceptions.fatal
         signal = next((tag for tag in CRASHES if late.tagged(tag)), None)
         if signal is not None:
@@ -79,8 +81,10 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
                 if not exception.shows_teardown or exception.stream[1] in crashed
             ]
         failures = [finding for finding in now.found if finding.is_failure and finding.rule not in others]
-        if any(came_before(finding, late) for finding in failures) or any(
-            _raised_first(exception, late) for exception in raised
+        # Processes that have trained were connected. They connect again only after an earlier failure.
+        again = late.tagged("connecting") and any(place.step for place in late.occurrences)
+        if any(again or came_before(finding, late) for finding in failures) or any(
+            again or _raised_first(exception, late) for exception in raised
         ):
             changed = replace(late, role="symptom")
         elif late.tagged("cancelled") and _task_failed_before(now, late):
