@@ -11,6 +11,7 @@ from stallwatch_alerts.messages.links import plain
         ("Set `a_b` in *that* **file**.", "Set a_b in that file."),
         ("Look into `__init__.py` and `a * b * c`.", "Look into __init__.py and a * b * c."),
         ("See [the notes](https://x.org/a) or <https://y.org>.", "See the notes or ."),
+        ("Run `pip install -i https://x.org` (https://y.org).", "Run pip install -i https://x.org."),
         ("One line\nand the next.\n\nAnother paragraph.", "One line and the next."),
         ("Short. " + "word " * 30, "Short. word word word word word word wo…"),
         ("A first sentence. A second one that is cut somewhere here.", "A first sentence."),

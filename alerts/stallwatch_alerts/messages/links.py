@@ -75,13 +75,13 @@ _OPEN_END = (":", "：")  # a colon introduces a list or code, which `plain` omi
 def plain(markdown: str, limit: int) -> str:
     """Return the first paragraph of Markdown as plain text, in at most `limit` characters.
 
-    Markup and the addresses of links are removed.
+    Markup and the addresses of links are removed. Addresses in commands remain.
     """
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
-    text = _BARE_LINK.sub("", text)
     text = "".join(
-        part[1:-1] if part.startswith("`") else _EMPHASIS.sub(r"\2", part) for part in _CODE.split(text)
+        part[1:-1] if part.startswith("`") else _EMPHASIS.sub(r"\2", _BARE_LINK.sub("", part))
+        for part in _CODE.split(text)
     )
     if len(text) <= limit and not text.endswith(_OPEN_END):
         return text
