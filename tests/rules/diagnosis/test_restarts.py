@@ -122,6 +122,12 @@ def test_failure_of_an_earlier_attempt_did_not_end_the_run(catalogue: Catalogue,
     assert "ValueError: no reward for batch 24 (rank 1)" in note
 
 
+def test_crash_of_many_lines_before_a_restart_is_harmless(catalogue: Catalogue, matcher: Matcher) -> None:
+    lost = "NCCL error in: NCCLUtils.hpp:317, remote process exited or there was a network error\n"
+    found = diagnose_attempts(catalogue, matcher, a0r0=steps(1, 21), a0r1=lost * 9, a1r0=steps(20, 60))
+    assert (found.verdict, [finding.harm for finding in found.findings]) == ("finished", ["harmless"])
+
+
 def test_failure_of_the_newest_attempt_ended_the_run(catalogue: Catalogue, matcher: Matcher) -> None:
     error = UNKNOWN.replace("[rank1]: ", "")
     found = diagnose_attempts(
