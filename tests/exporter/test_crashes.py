@@ -31,11 +31,12 @@ def attempt(pid: int, code: int | None, at: float, step: int | None, *words: str
     )
 
 
-def program(pid: int, code: int | None = 0, at: float = 101.0) -> ProcessEnd:
-    return ProcessEnd(pid, code=code, ended_at=at)
+def program(pid: int, code: int | None = 0, at: float = 101.0, started: float | None = None) -> ProcessEnd:
+    return ProcessEnd(pid, code=code, ended_at=at, started=started)
 
 
 RAYS = ProcessEnd(10, 0, code=-9, ended_at=101.0, probed=True, step=300, words=("ray::Learner.learn",))
+CHECK = ProcessEnd(9, code=1, ended_at=50.0, words=("python", "-c", "import flash_attn"))
 DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
 
 
@@ -56,6 +57,7 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
         ([program(9, -9), program(8, 0)], OPEN, False),  # either of the two may have trained
         ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # more steps followed
         ([program(9, None)], DONE, True),
+        ([CHECK, program(8, 0, started=51)], Reached(), True),  # the script went on after the check
         ([RAYS, DRIVER], EARLY, False),  # Ray ends its workers as it shuts down
         ([], EARLY, False),
     ],
@@ -98,6 +100,12 @@ def test_successful_ends_are_not_a_crash(ends: list[ProcessEnd], reached: Reache
         ([program(9, -9), program(8, 0)], EARLY, False, (None, -9, "process", 300)),
         ([program(9, 1), program(8, 0)], OPEN, True, (None, 1, "process", 300)),
         ([program(9, None)], EARLY, True, (None, None, "log", 300)),
+        (
+            [CHECK, program(8, 0, started=40)],
+            Reached(),
+            True,
+            (None, 1, "process", None),
+        ),  # beside the program
         ([], EARLY, True, (None, None, "log", 300)),
     ],
 )
@@ -105,7 +113,7 @@ def test_crash_is_found_with_rank_and_code(
     ends: list[ProcessEnd],
     reached: Reached,
     log_fails: bool,
-    found: tuple[int | None, int | None, str, int],
+    found: tuple[int | None, int | None, str, int | None],
 ) -> None:
     crash = crash_among(ends, reached, lambda: log_fails)
     assert crash is not None and (crash.rank, crash.code, crash.by, crash.step) == found

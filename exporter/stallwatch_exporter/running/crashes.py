@@ -154,6 +154,11 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
         if other is not process
     ):
         return True  # a script ends its remaining processes after a rank has finished
+    if "-c" in process.words[:4] and process.ended_at is not None:
+        # A script checks the machine with `python -c`, and goes on if the check fails.
+        later = [other for other in others if other.started is not None and other.started >= process.ended_at]
+        if any(other.fate == "well" for other in later):
+            return True
     return (
         reached.complete and (stopped or process.fate == "silent") and not _before_the_end(process, reached)
     )

@@ -13,6 +13,7 @@ from stallwatch_rules.failures.raised import (
     CountedException,
     ExceptionChain,
     fold,
+    of_command,
     of_helper,
     pins_batches,
     unknown_in,
@@ -98,6 +99,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
+    of_commands: Collection[str] = ()  #: rules that matched only in programs without a file (`python -c`)
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: rules that matched only in a script that started after an unknown exception ended another script
     next_program: Collection[str] = ()
@@ -258,7 +260,7 @@ def read_exceptions(
     symptoms = {finding.rule for finding in matched if finding.role == "symptom"}
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
-    main, beside, ended_in = set[str](), set[str](), set[str]()
+    main, beside, of_commands, ended_in = set[str](), set[str](), set[str](), set[str]()
     stops = _interrupt_lines(streams, interrupt_rules)
 
     def ended(seen: CountedException, key: Key) -> bool:
@@ -284,7 +286,8 @@ def read_exceptions(
         rules = {finding.rule for finding in matched if key in finding.hits}
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
-            (beside if helper else main).update(seen.raised.rules)
+            command = of_command(seen.raised) and of_command(seen.last)
+            (beside if helper else of_commands if command else main).update(seen.raised.rules)
             named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
@@ -315,7 +318,8 @@ def read_exceptions(
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
     later = {rule for key, stream in streams.items() for rule in _of_next_program(key, stream, unknown)}
-    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside - main, ended_in, later)
+    beside, of_commands = beside - main - of_commands, of_commands - main
+    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside, of_commands, ended_in, later)
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:

@@ -280,6 +280,15 @@ def of_helper(raised: ExceptionChain) -> bool:
     return raised.setting == "thread" and any(_is_in_file(frame, "subprocess.py") for frame in readers)
 
 
+def of_command(raised: ExceptionChain) -> bool:
+    """Return whether the program is code without a file: ``python -c CODE``, or code from standard input.
+
+    Start scripts run such programs to check the machine, and go on if they fail.
+    """
+    first = raised.frames[0] if raised.frames and raised.setting == "main" else None
+    return first is not None and first.name == "<module>" and first.path in ("<string>", "<stdin>")
+
+
 def pins_batches(raised: ExceptionChain) -> bool:
     """Return whether the exception shows that a data loader's thread for pinning memory lost a worker.
 

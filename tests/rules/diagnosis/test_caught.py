@@ -37,6 +37,7 @@ Traceback (most recent call last):
 ModuleNotFoundError: No module named 'triton'"""
 ABSENT = "OSError: out/final does not appear to have a file named config.json."
 DIED = {"ending": FAILED}
+TRACE = ["Traceback (most recent call last):"]
 
 
 def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
@@ -218,3 +219,20 @@ def test_exception_that_a_finished_training_survived_did_not_end_the_run(
     diagnosis = told(catalogue, matcher, lines, **known)
     assert diagnosis.verdict == verdict
     assert [exception.exception for exception in diagnosis.unknown] == ["ZeroDivisionError"]
+
+
+@pytest.mark.parametrize("file", ["<string>", "<stdin>"])
+def test_check_in_a_start_script_is_no_failure_while_the_script_runs(
+    catalogue: Catalogue, matcher: Matcher, file: str
+) -> None:
+    """``python -c "import flash_attn" || …`` is a check, but ``set -e`` can also make it the end."""
+    lines = [
+        *TRACE,
+        f'  File "{file}", line 1, in <module>',
+        "ModuleNotFoundError: No module named 'flash_attn'",
+    ]
+    running = told(catalogue, matcher, lines, now=1e9)
+    assert [finding.harm for finding in running.findings] == ["harmless"]
+    assert told(catalogue, matcher, lines, ending=FAILED).primary is not None
+    program = [*TRACE, '  File "/w/train.py", line 1, in <module>', lines[-1]]
+    assert told(catalogue, matcher, program, now=1e9).primary is not None

@@ -116,6 +116,9 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     running = context.now is not None and context.failed is None and not facts.stalled
     caused = any(finding.role == "cause" for finding in now.fatal)
     for finding in now.found:
+        if running and finding.rule in exceptions.of_commands:
+            yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
+            continue
         if not finding.tagged("often-handled") or not finding.hits:
             continue
         soon = finding.rule in exceptions.beside or finding.tagged("tried-at-start")
