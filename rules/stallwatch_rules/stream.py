@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import deque
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
@@ -33,6 +34,8 @@ MAX_EXEMPLARS = 3
 MAX_TEMPLATES = 8  #: maximum number of exemplars, including exemplars of other templates
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and lines after which a line's time no longer applies
+PAUSE_SECONDS = 10.0  #: minimum time between two lines that is recorded as a pause
+MAX_PAUSES = 1000
 ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life
 #: The number of skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
 #: ``_report_progress``). Other programs print numbers of skipped samples.
@@ -86,6 +89,9 @@ class RuleHits(msgspec.Struct):
         self.exemplars.append(text)
 
 
+Pauses = deque[tuple[int, float]]  #: number and time of the first line after each pause in a source
+
+
 class SkippedLines(msgspec.Struct):
     """The numbers of skipped lines of a source, per stream."""
 
@@ -115,6 +121,7 @@ class StreamReading:
         gaps: SkippedLines | None = None,
         timeouts: frozenset[str] = frozenset(),
         starts: frozenset[str] = frozenset(),
+        pauses: Pauses | None = None,
     ) -> None:
         self.source = source
         self.starts = starts  #: rules that match a failed start
@@ -146,6 +153,7 @@ class StreamReading:
         self.last_zoned = False  #: True if the zone of the last time is known
         #: seconds by which the end of daylight saving time set the clock back since the last step
         self.turned_back = 0.0
+        self._pauses: Pauses = pauses if pauses is not None else deque(maxlen=MAX_PAUSES)
         self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
@@ -168,10 +176,16 @@ class StreamReading:
             self.timed = self.timed or not _same_clock(time_of_line(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
                 self.turned_back += clock_set_back(self.last_time, line.time)
+            if self.last_time is not None and line.time - self.last_time > PAUSE_SECONDS:
+                self._pauses.append((line.number, line.time))
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             self.last_zoned = line.zoned
             if self.first_time is None:
                 self.first_time = line.time
+
+    def pause_after(self, line: Line) -> float | None:
+        """Return the end of the first pause below a line of the source. The line was printed before it."""
+        return next((time for number, time in self._pauses if number > line.number), None)
 
     def when(self, line: Line | None) -> float | None:
         """Return the line's time, or ``None`` if the time was carried over from an earlier line."""

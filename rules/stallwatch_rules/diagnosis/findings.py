@@ -26,6 +26,7 @@ from stallwatch_rules.text.lazy import lazy
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW: Tag = "fp16-overflow"
 MAX_EVIDENCE = 4
+EVENT_LINES = 30  #: maximum number of lines of one stream that report one event, such as a crash
 
 Streams = Mapping[Key, StreamReading]
 
@@ -57,6 +58,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     proof: tuple[str, ...] = ()  #: lines that prove the cause if the matched lines do not
     where: Line | None = None  #: the line that the report points to, for an inferred finding
     step: int | None = None
+    once: bool = False  #: True if the run took no step between the first and the last match
 
     def tagged(self, tag: Tag) -> bool:
         """Return whether the finding's rule has this tag."""
@@ -236,16 +238,29 @@ def collect(
         if rule not in by_rule:
             continue
         hits_of = by_rule[rule]
-        occurrences, followed = [], []
+        occurrences, followed, once = [], [], True
         for key, hits in hits_of.items():
             stream = streams[key]
             hits_of[key] = _with_steps(hits, stream, clock)
             occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
             followed.append(steps_after(stream, hits.last.line, hits.mark, clock))
+            once = once and _is_one_event(stream, hits, clock)
         count = sum(hits.count for hits in hits_of.values())
         places = tuple(occurrences)
-        found.append(RuleFinding(page, hits_of, places, min(followed), page.harm, page.role, count=count))
+        after = min(followed)
+        found.append(RuleFinding(page, hits_of, places, after, page.harm, page.role, count=count, once=once))
     return found
+
+
+def _is_one_event(stream: StreamReading, hits: RuleHits, clock: StepClock) -> bool:
+    """Return whether the run took no step between the first and the last match in a stream."""
+    if hits.count > EVENT_LINES or hits.own_step != hits.last_own_step:
+        return False
+    first, last = (
+        max(clock.restarted(line), clock.after(stream.when(line) or stream.pause_after(line)))
+        for line in (hits.first.line, hits.last.line)
+    )
+    return first == last
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
@@ -267,6 +282,8 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """
     steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
+    if time is None:  # as in a traceback, but the stream can show a time by which the line was printed
+        return max(steps, clock.after(stream.pause_after(line)))
     done = _time_of_step(stream.timelines.main, advances)
     if time is not None and done is not None and time < done - CLOCK_STEP:
         return steps

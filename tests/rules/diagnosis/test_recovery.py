@@ -168,3 +168,20 @@ def test_launcher_message_before_all_steps_is_not_fatal(
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("slurm-17.out").feed(labelled.encode()))
     assert reading.diagnose().verdict == verdict
+
+
+def test_failure_of_another_log_is_over_if_its_log_goes_on_before_further_steps(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """A traceback has no time, but a restart below it has one, and rank 0 takes steps after it."""
+    reading = RunReading(catalogue, matcher)
+    again = [f"2026-11-20 10:{n:02}:00 {step}" for n, step in enumerate(STEPS)]
+    crash = ["2026-11-20 08:00:00 start", *[f"[rank1]: {NAMED}"] * 4, "2026-11-20 09:59:00 start"]
+    for rank, lines in enumerate(([again[0].replace(" 10:", " 08:"), *again], crash)):
+        reading.feed(LineReader(f"rank{rank}.log", rank).feed("\n".join(lines).encode() + b"\n"))
+    found = rendered(reading.diagnose())
+    assert (found.verdict, [finding.harm for finding in found.findings]) == ("finished", ["harmless"])
+    reading = RunReading(catalogue, matcher)  # the restart does not appear in its log
+    for rank, lines in enumerate((again, crash[:-1])):
+        reading.feed(LineReader(f"rank{rank}.log", rank).feed("\n".join(lines).encode() + b"\n"))
+    assert reading.diagnose().verdict == "failed"

@@ -21,7 +21,6 @@ from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_s
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
-from stallwatch_rules.progress.timeline import next_restart
 
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
@@ -42,9 +41,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
-        # A crash that a restart of all workers repaired can consist of many lines.
-        lasts = [hits.last.line for hits in finding.hits.values()]
-        often = often and not (lasts and all(next_restart(line, run.restarts) for line in lasts))
+        often = often and not finding.once
         # While fp16 training searches for its loss scale, non-finite gradients are normal, but non-finite
         # losses are not.
         often = often or (finding.tagged("nan-loss") and _is_recent(finding, streams))
