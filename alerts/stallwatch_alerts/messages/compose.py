@@ -280,7 +280,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause, ending: bool) ->
             lasted = f"{_unwatched(incident)}-after" if incident.unwatched else "lasted"
             over += message(f"alerts.{lasted}", duration=_stalled_for(incident))
         yield in_words(over, language)
-    title = cause.title
+    title = cause.title or neutralise(incident.exception, _EXCEPTION_LIMIT)
     if not title and incident.stacks is not None:
         title = neutralise(in_words(sentence(incident.stacks), language), _SENTENCE_LIMIT)
     yield _lines(

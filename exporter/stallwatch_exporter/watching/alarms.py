@@ -222,12 +222,16 @@ class Alarms:
             return
         primary = diagnosis.primary
         rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
+        unknown = diagnosis.unknown[0] if primary is None and _fails_unknown(diagnosis) else None
+        rule = UNKNOWN_FAILURE if unknown is not None else rule
         finding = _finding(diagnosis, rule)
         facts: IncidentUpdate = {
             "phase": state.phase,
             "rank": _stalled_rank(rule, primary, stacks),
             "stacks": stacks,
-            "evidence": _evidence(primary, None, last_lines),
+            "evidence": _evidence(primary, unknown, last_lines),
+            "exception": exception_in_short(unknown) if unknown is not None else "",
+            "next_steps": next_steps(unknown) if unknown is not None else [],
             "note": finding.note if finding else "",
             "count": finding.count if finding else 1,
             "background": background_rules(rule, diagnosis),
@@ -435,7 +439,7 @@ class Alarms:
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
     """Return the rank that blocks the run according to the stacks or the cause in the log."""
-    if stacks is not None and stacks.odd and rule in STANDSTILLS:
+    if stacks is not None and stacks.odd and rule in (*STANDSTILLS, UNKNOWN_FAILURE):
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
 

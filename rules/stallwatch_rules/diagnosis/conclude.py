@@ -152,7 +152,9 @@ def _snapshot(
     left, left_line = _left_early(streams, context)
     # If other processes never ended, the successful end of one process does not show that the run ended.
     complete = tracker.shows_finish if left else tracker.finished
-    exceptions = read_exceptions(streams, matched, catalogue, steps, tracker, died=died, complete=complete)
+    exceptions = read_exceptions(
+        streams, matched, catalogue, steps, tracker, died=died, complete=complete, stalled=context.stalled
+    )
     by_hand = _by_hand(matched, exceptions, context)
     complete = complete and (tracker.surely_finished or not by_hand)
     clock = read_clock(

@@ -99,6 +99,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
+    of_threads: Collection[str] = ()  #: rules that matched only in other threads and in helper processes
     of_commands: Collection[str] = ()  #: rules that matched only in programs without a file (`python -c`)
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: rules that matched only in a script that started after an unknown exception ended another script
@@ -108,6 +109,13 @@ class Exceptions(msgspec.Struct, frozen=True):
     def fatal(self) -> list[Unknown]:
         """The exceptions that ended a part of the run or the run itself."""
         return [exception for exception in self.unknown if exception.fatal]
+
+    def starves(self, rule: str, followed: int, *, stalled: bool) -> bool:
+        """Return whether a rule matched the end of a thread or process, and the run stalled soon afterwards.
+
+        Training continues with the data that the thread or process had prepared, and then waits.
+        """
+        return stalled and rule in self.of_threads and followed <= BUFFERED_STEPS
 
     @property
     def timed_out(self) -> bool:
@@ -248,11 +256,12 @@ def read_exceptions(
     *,
     died: bool,
     complete: bool,
+    stalled: bool = False,
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
     ``matched`` contains the findings of the streams. ``died`` is True if the run is known to have failed, and
-    ``complete`` if it is known to have reached its end.
+    ``complete`` if it is known to have reached its end. ``stalled`` is True if it is known to have stalled.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -260,13 +269,14 @@ def read_exceptions(
     symptoms = {finding.rule for finding in matched if finding.role == "symptom"}
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
-    main, beside, of_commands, ended_in = set[str](), set[str](), set[str](), set[str]()
+    main, beside, of_threads, of_commands, ended_in = (set[str]() for _ in range(5))
     stops = _interrupt_lines(streams, interrupt_rules)
 
     def ended(seen: CountedException, key: Key) -> bool:
         if not died and _outlived(seen, tracker):
             return False
-        return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
+        starving = stalled and _is_beside(seen)
+        return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete, starving=starving)
 
     for key, stream in streams.items():
         table = stream.exceptions_now()
@@ -287,7 +297,8 @@ def read_exceptions(
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             command = of_command(seen.raised) and of_command(seen.last)
-            (beside if helper else of_commands if command else main).update(seen.raised.rules)
+            kind = beside if helper else of_commands if command else main
+            (of_threads if kind is main and _is_beside(seen) else kind).update(seen.raised.rules)
             named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
@@ -318,8 +329,23 @@ def read_exceptions(
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
     later = {rule for key, stream in streams.items() for rule in _of_next_program(key, stream, unknown)}
-    beside, of_commands = beside - main - of_commands, of_commands - main
-    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside, of_commands, ended_in, later)
+    return Exceptions(
+        unknown,
+        seen_any,
+        interrupted,
+        interrupted_at,
+        beside - main - of_threads - of_commands,
+        of_threads - main - of_commands,
+        of_commands - main,
+        ended_in,
+        later,
+    )
+
+
+def _is_beside(seen: CountedException) -> bool:
+    """Return whether an exception only ended threads or helper processes, not the main thread of a rank."""
+    raised = (seen.raised, seen.last)
+    return all(each.setting in ("thread", "child", "task") and not each.shows_teardown for each in raised)
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
@@ -353,14 +379,20 @@ def _ended(
     *,
     died: bool,
     complete: bool,
+    starving: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread. ``with_steps`` contains sources with steps."""
+    """Return whether an exception ended its process or thread.
+
+    ``with_steps`` contains sources with steps. ``starving`` is True if the exception ended a thread or helper
+    process of a run that stalled.
+    """
     stream, last = streams[key], seen.last
     of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
     enough = SURVIVED_BUT_DIED if died else 1 if of_tracker else SURVIVED
+    enough = BUFFERED_STEPS + 1 if starving and not of_tracker else enough
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
         return False
-    if stream.plain - last.mark.plain >= SURVIVED_LINES:
+    if stream.plain - last.mark.plain >= SURVIVED_LINES and not starving:
         return False
     if continued_to_serve(answers_after(key, last.mark.answers, streams), died=died):
         return False

@@ -236,3 +236,31 @@ def test_check_in_a_start_script_is_no_failure_while_the_script_runs(
     assert told(catalogue, matcher, lines, ending=FAILED).primary is not None
     program = [*TRACE, '  File "/w/train.py", line 1, in <module>', lines[-1]]
     assert told(catalogue, matcher, program, now=1e9).primary is not None
+
+
+THREAD = """\
+Exception in thread Thread-1 (prefetch):
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 982, in run
+    self._target(*self._args, **self._kwargs)
+  File "/w/data.py", line 8, in prefetch
+    raise {error}
+{error}"""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: cannot decode record 110",
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+    ],
+)
+def test_end_of_a_thread_explains_a_stall_after_the_last_prepared_batches(
+    catalogue: Catalogue, matcher: Matcher, error: str
+) -> None:
+    lines = [*STEPS[:10], THREAD.format(error=error), *STEPS[10:16]]
+    stalled = told(catalogue, matcher, lines, now=1e9, stalled=True, waited=31.0, threshold=30.0)
+    named = stalled.primary.rule if stalled.primary is not None else stalled.unknown[0].message
+    assert named in (RULE, error.partition(": ")[2]) and stalled.verdict != "healthy"
+    running = told(catalogue, matcher, lines, now=1e9)
+    assert (running.verdict, running.primary) == ("healthy", None)

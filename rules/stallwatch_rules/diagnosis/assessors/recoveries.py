@@ -40,6 +40,8 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for finding in now.found:
         if finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
+        if now.exceptions.starves(finding.rule, finding.followed, stalled=facts.stalled):
+            continue
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
         often = often and not finding.once
         # While fp16 training searches for its loss scale, non-finite gradients are normal, but non-finite
@@ -113,6 +115,9 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     running = context.now is not None and context.failed is None and not facts.stalled
     caused = any(finding.role == "cause" for finding in now.fatal)
     for finding in now.found:
+        if exceptions.starves(finding.rule, finding.followed, stalled=facts.stalled):
+            yield replace(finding, harm="fatal")
+            continue
         if running and finding.rule in exceptions.of_commands:
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
             continue
