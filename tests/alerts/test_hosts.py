@@ -67,6 +67,12 @@ def test_silent_hosts_are_named_if_nothing_else_is_known(stall: Stall) -> None:
     assert "2 of 3 hosts answered. No answer from n3." in text
 
 
+def test_last_lines_that_are_not_steps_are_quoted_beside_the_stacks(stall: Stall) -> None:
+    lines = ["s3: 503 SlowDown (attempt 44), retrying in 2 s", "step 110/400 loss 0.5"]
+    text = render(over_hosts(stall, stacks=stacks(), evidence=lines, primary=None), "en", None).text
+    assert f"Last output:\n    {lines[0]}\n" in text and lines[1] not in text
+
+
 @pytest.mark.parametrize(
     ("changes", "title", "advice"),
     [

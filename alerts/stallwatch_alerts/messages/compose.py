@@ -24,6 +24,8 @@ from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import Message as TextMessage
 from stallwatch_rules.messages import Text, has, message
+from stallwatch_rules.records import Line
+from stallwatch_rules.samples import extract
 from stallwatch_rules.stacks.sentences import blamed, names_ranks, sentence
 
 if TYPE_CHECKING:
@@ -248,13 +250,13 @@ def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> It
         rules = [neutralise(rule, 80) for rule in incident.background]
         yield say("alerts.also-seen", language, rules=listed(rules, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
-    lines = [in_words(line, language) for line in evidence]
+    lines = [in_words(line, language) for line in evidence if not known or _is_other_output(line)]
     # Chats that interpret Markdown show lines with four leading spaces as literal text. Other chats show them
     # unchanged.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
-    if last and not known:
+    if last:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
-        yield _lines(say("alerts.evidence", language), *shown)
+        yield _lines(say("alerts.last-output" if known else "alerts.evidence", language), *shown)
     if cause.fixes:
         numbered = (f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1))
         yield _lines(say("alerts.fixes", language), *numbered)
@@ -262,6 +264,11 @@ def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> It
     typed = commands(stacks, incident.folder, explain=incident.rule == UNKNOWN_FAILURE)
     if typed:
         yield _lines(say("alerts.look", language), *(f"    {command}" for command in typed))
+
+
+def _is_other_output(line: Text) -> bool:
+    """Return whether a piece of evidence is a line of the log that is not about a step."""
+    return isinstance(line, str) and extract(Line(line, "", 0)) is None
 
 
 def _likely(incident: Incident, language: str, cause: _Cause) -> str:
