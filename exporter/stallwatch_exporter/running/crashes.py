@@ -155,7 +155,7 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
     ):
         return True  # a script ends its remaining processes after a rank has finished
     if "-c" in process.words[:4] and process.ended_at is not None:
-        # A script checks the machine with `python -c`, and goes on if the check fails.
+        # A script checks the machine with `python -c`, and continues if the check fails.
         later = [other for other in others if other.started is not None and other.started >= process.ended_at]
         if any(other.fate == "well" for other in later):
             return True

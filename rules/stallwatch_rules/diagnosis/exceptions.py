@@ -111,7 +111,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return [exception for exception in self.unknown if exception.fatal]
 
     def starves(self, rule: str, followed: int, *, stalled: bool) -> bool:
-        """Return whether a rule matched the end of a thread or process, and the run stalled soon afterwards.
+        """Return whether a rule matched the end of a thread or process, and the run stalled soon afterward.
 
         Training continues with the data that the thread or process had prepared, and then waits.
         """
