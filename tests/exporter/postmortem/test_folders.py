@@ -71,6 +71,24 @@ def test_dead_host_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: boo
     assert [host.host for host in found.hosts if not host.logged] == ([f"n{ODD}"] if left_out else [])
 
 
+@pytest.mark.parametrize(("hosts", "named_hosts"), [(2, "ranks 8–15 on n1"), (3, "ranks 8–15 on n1")])
+def test_dead_host_of_few_is_named(tmp_path: Path, diagnose: Diagnose, hosts: int, named_hosts: str) -> None:
+    found = diagnose(made.folder_of(tmp_path, dict.fromkeys(range(8, 16), made.nothing), hosts=hosts))
+    assert found.primary is not None
+    assert render(found.primary.title).endswith(f": {named_hosts}")
+    assert render(found.primary.fixes[0]).startswith("All ranks on n1 (8–15)")
+
+
+@pytest.mark.parametrize(("hosts", "silent"), [(2, range(4, 12)), (2, range(8, 14)), (3, range(8, 24))])
+def test_many_silent_ranks_are_named_only_on_one_host(
+    tmp_path: Path, diagnose: Diagnose, hosts: int, silent: range
+) -> None:
+    """If most ranks are silent, the launcher might have ended them before they reported the timeout."""
+    found = diagnose(made.folder_of(tmp_path, dict.fromkeys(silent, made.nothing), hosts=hosts))
+    assert found.primary is not None
+    assert "ranks" not in render(found.primary.title)
+
+
 @pytest.mark.parametrize(
     ("end", "rule"),
     [
