@@ -347,6 +347,15 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
+# torchrun's folders (torch 2.13, elastic/multiprocessing/api.py), and names that state the kind of the number
+_LOCAL = lazy(r"(?:^|[/\\!])attempt_\d+[/\\]\d+[/\\][^/\\]+$|(?i:local[._-]?rank[._-]?\d)")
+
+
+def has_local_rank(path: str) -> bool:
+    """Return whether the rank in a path is certainly a local rank, as in torchrun's folders."""
+    return _LOCAL.search(path) is not None
+
+
 # `%x-%j-%t.out`: the job's name, the job's ID, and the task's number. `slurm-17_4.out` of a job array
 # belongs to a separate run, and a date is not a job's ID.
 _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")

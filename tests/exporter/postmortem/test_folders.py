@@ -90,6 +90,35 @@ def test_many_silent_ranks_are_named_only_on_one_host(
 
 
 @pytest.mark.parametrize(
+    ("name", "prefix", "rank"),
+    [
+        ("n{}/attempt_0/{}/stderr.log", "", 6),
+        ("n{}/local_rank_{}.log", "", 6),
+        ("n{}/attempt_0/{}/stderr.log", "[rank2]: ", 2),  # the lines contain the ranks
+        ("n{}/rank_{}.log", "", 2),  # two runs in two folders have the same names
+    ],
+)
+def test_local_ranks_are_numbered_host_by_host(
+    tmp_path: Path, diagnose: Diagnose, name: str, prefix: str, rank: int
+) -> None:
+    lost = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4242"
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    for host in (9, 10):
+        for local in range(4):
+            path = tmp_path / name.format(host, local)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = error if (host, local) == (10, 2) else lost
+            path.write_text(f'Traceback (most recent call last):\n  File "t.py", line 3\n{prefix}{text}\n')
+    found = diagnose(tmp_path)
+    note = "The logs contain only local ranks."
+    assert any(render(each).startswith(note) for each in found.notes) is (rank == 6)
+    assert named(found)[:2] == ("cuda-oom", rank)
+    if rank == 6:
+        assert named(found)[2] == "n10"
+        assert in_words(found)[1].startswith("ranks 0–5, 7 on n9, n10: ")
+
+
+@pytest.mark.parametrize(
     ("end", "rule"),
     [
         (made.nothing, "nccl-collective-timeout"),
