@@ -51,6 +51,7 @@ class Line(msgspec.Struct, frozen=True):
     time: float | None = None  #: Unix seconds of the line's timestamp, or of the live reading of the line
     #: True if the time zone is known; otherwise, the time is treated as UTC, but reports do not show "UTC"
     zoned: bool = False
+    host: str = ""  #: host that wrote the line, if pdsh put the host's name in front of the line
 
 
 EVALUATION = "text evaluation"  #: series for the output of evaluations, whose steps are not steps of the run
@@ -112,7 +113,7 @@ class Primary(msgspec.Struct):
     apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis on which the rule was inferred, if no rule matches the exception's text
     frames: list[str] = []  #: stack frames of the exception, as in ``UnknownException``
-    host: str = ""  #: host of the rank, if the run has several hosts
+    host: str = ""  #: host of the rank or of the line, if the run has several hosts
 
 
 class HostRanks(msgspec.Struct):

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
 from stallwatch_exporter.postmortem.run_folders import (
     folders_of_run,
-    hosts_of_ranks,
     naming_followed_files,
     placed,
+    placed_by_name,
     with_other_hosts,
 )
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
 from stallwatch_logs.rank_files import read_rank_files
-from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.locale import contains_message
 from stallwatch_rules.matching.matcher import Matcher
@@ -164,13 +163,12 @@ def diagnose_run(
     reading = RunReading(options.catalogue, matcher, starts=alone and not folders)
     reading.baseline = options.baseline
     files, hosts, ranks_on = placed(files, folders)
-    reading.silent = silent
-    reading.hosts = hosts or (hosts_of_paths(file.name for file in files) if len(files) > 1 else {})
-    reading.ranks_on = ranks_on or hosts_of_ranks(
-        (file.rank, host)
-        for file in files
-        if file.rank is not None and (host := reading.hosts.get(file.name)) is not None
-    )
+    numbered = None
+    if not hosts:
+        (files, hosts, ranks_by_name), numbered = placed_by_name(files)
+        ranks_on = ranks_on or ranks_by_name
+    reading.silent = silent if numbered is None else ()
+    reading.hosts, reading.ranks_on = hosts, ranks_on
     stats, notes = _read(files, problems, reading, options)
     known = recorded(folders, reading.clocks_ahead() if len(folders) > 1 else {})
     for rank, versions in known.versions.items():
@@ -191,6 +189,8 @@ def diagnose_run(
     )
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
+    if numbered is not None and diagnosis.in_trouble:
+        notes.append(numbered)
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
     if stats.unread_files:  # if a log was not read completely, its end is unknown
         notes_left = [note for note in diagnosis.notes if not contains_message(note, *_ENDS_OPEN)]

@@ -18,10 +18,11 @@ from stallwatch_exporter.runs.runfolder import AgentInfo, by_start, read_info
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import RunFolders
 from stallwatch_logs.log_files import LogFile
-from stallwatch_rules.lines.ranks import local_ranks
+from stallwatch_rules.lines.hosts import hosts_of_paths
+from stallwatch_rules.lines.ranks import has_local_rank, local_ranks
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.stacks.spans import ranks_in
-from stallwatch_rules.text.digest import fold_names
+from stallwatch_rules.text.digest import fold_names, natural_order
 from stallwatch_rules.text.lazy import lazy
 
 TOGETHER = 900.0  #: seconds within which the nodes of a run start, because they wait for each other
@@ -138,6 +139,60 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
         here.append(replace(file, rank=rank, local_ranks=local) if changed else file)
     ranks_on = hosts_of_ranks((rank, host) for host, ranks, _ in known.values() for rank in ranks)
     return Placed(here, hosts, ranks_on if several else {})
+
+
+def placed_by_name(files: Sequence[LogFile]) -> tuple[Placed, Message | None]:
+    """Return the files with the hosts and ranks in their names, and a note if the ranks are a guess.
+
+    If the names contain only local ranks and no line contains a rank, the ranks are numbered host by host, in
+    the order of the hosts' names. The ranks of different hosts then differ.
+    """
+    hosts = hosts_of_paths(file.name for file in files) if len(files) > 1 else {}
+    each = _local_ranks_on_each(files, hosts)
+    note = None
+    if each:
+        names = sorted({*hosts.values()}, key=natural_order)
+        first = {name: each * position for position, name in enumerate(names)}
+        files = [
+            replace(file, rank=file.rank + first[hosts[file.name]]) if file.rank is not None else file
+            for file in files
+        ]
+        note = message("diagnosis.numbered-by-host", rank=each, host=names[1])
+    ranks_on = hosts_of_ranks(
+        (file.rank, hosts[file.name]) for file in files if file.rank is not None and file.name in hosts
+    )
+    return Placed(files, hosts, ranks_on), note
+
+
+def _local_ranks_on_each(files: Sequence[LogFile], hosts: Mapping[str, str]) -> int:
+    """Return the number of ranks on each host if the logs contain only local ranks, and otherwise 0."""
+    ranked = [file for file in files if file.rank is not None]
+    if not hosts or not all(file.name in hosts and has_local_rank(file.name) for file in ranked):
+        return 0
+    ranks = {(hosts[file.name], file.rank or 0) for file in ranked}
+    each = 1 + max((rank for _, rank in ranks), default=0)
+    begun = {host for host, rank in ranks if rank == 0}
+    if each == 1 or begun != {*hosts.values()} or any(map(_states_a_rank, ranked)):
+        return 0
+    return each
+
+
+_STATED_RANK = lazy(rb"\[(?:[^\]\n]{0,80} )?[Rr]ank ?\d+\]")
+_SEARCHED = 64 * 1024  #: number of bytes that are searched for a rank, both at the start and at the end
+
+
+def _states_a_rank(file: LogFile) -> bool:
+    """Return whether lines of a file contain a rank, or whether this is unknown."""
+    if not file.plain or not file.path:
+        return True
+    try:
+        with Path(file.path).open("rb") as raw:
+            head = raw.read(_SEARCHED)
+            raw.seek(max(len(head), file.size - _SEARCHED))
+            tail = raw.read(_SEARCHED)
+    except OSError:
+        return True
+    return _STATED_RANK.search(head) is not None or _STATED_RANK.search(tail) is not None
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:

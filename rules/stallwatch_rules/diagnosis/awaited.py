@@ -131,7 +131,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
-    """Return the few ranks that did not report the failure.
+    """Return the few ranks that did not report the failure, or all ranks of the only host without a report.
 
     Return an empty set if too many ranks did not report the failure, or if the run might have ranks that no
     log shows.
@@ -139,6 +139,8 @@ def _absent(reported: set[int], run: Snapshot) -> set[int]:
     logged = {rank for _, rank in run.streams if rank is not None} | {*run.context.silent}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
     few = 0 < len(absent) <= len(reported) / 2 or (len(reported) == len(absent) == 1 and absent <= logged)
+    if not few and len(absent) <= len(reported):
+        few = len(run.hosts.of(absent)) == 1 and run.hosts.whole(absent) and absent <= {*run.hosts.of_ranks}
     return absent if few and _world_size(run) <= len(absent | reported) else set()
 
 

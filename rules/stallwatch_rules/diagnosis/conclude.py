@@ -107,7 +107,7 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     """Add the hosts to the diagnosis, and return the ranks for which the other ranks waited."""
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
-        primary.host = run.hosts.host(primary.rank)
+        primary.host = run.hosts.host(primary.rank) or primary.host
         if is_only_waiting(primary, run.catalogue):
             missing = waited_for(primary.rule, run, now)
             singled = primary.rank is not None and is_named(primary)

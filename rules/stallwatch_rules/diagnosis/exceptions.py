@@ -53,6 +53,9 @@ SNIPPET_LINES = 5
 # follows the matched words, unless it was truncated.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
+# Messages in which a program reports that another process ended.
+_EXIT_OF_CHILD = lazy(r"(?i)\bexit(?:ed|ing|s)?[ _-]?(?:with )?(?:code|status)\b|\bexited\b|\bnon-?zero\b")
+
 
 class Unknown(msgspec.Struct, frozen=True):
     """An exception in one stream that matches no rule."""
@@ -89,6 +92,13 @@ class Unknown(msgspec.Struct, frozen=True):
     def of_thread(self) -> bool:
         """True if the exception was raised in a thread other than the main thread."""
         return self.seen.raised.setting == "thread"
+
+    @property
+    def is_of_main_program(self) -> bool:
+        """True if the exception describes a failure of the program itself, not of a process it depends on."""
+        reports = self.timed_out or self.shows_teardown or self.lost_something
+        reports = reports or bool(_EXIT_OF_CHILD.search(self.seen.raised.message))
+        return self.seen.raised.setting == "main" and not reports
 
 
 class Exceptions(msgspec.Struct, frozen=True):

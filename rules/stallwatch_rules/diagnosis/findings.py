@@ -6,7 +6,7 @@ and the timestamps in the lines themselves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -87,8 +87,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     @property
     def first(self) -> Match | None:
         """The earliest match of the finding, or ``None`` for an inferred finding."""
-        matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
-        return matches[id(earliest(m.line for m in matches.values()))] if matches else None
+        return _earliest([hits.first for hits in self.hits.values()])
 
     @property
     def last(self) -> Match | None:
@@ -110,9 +109,19 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def _since(self) -> Match | None:
-        """The first match after the last finite loss, in the stream that contains the latest match."""
+        """The first match after the last finite loss, in the earliest of the streams that still match.
+
+        A stream still matches if its last match is not earlier than the first match after the last finite
+        loss in the stream that contains the latest match.
+        """
         last = self.last
-        return next((hits.since or last for hits in self.hits.values() if hits.last is last), last)
+        since = next((hits.since or last for hits in self.hits.values() if hits.last is last), last)
+        begun = [
+            hits.since
+            for hits in self.hits.values()
+            if since is not None and hits.since is not None and not _is_before(hits.last, since)
+        ]
+        return _earliest([match for match in begun if since and _is_before(match, since)]) or since
 
     @property
     def _survived(self) -> bool:
@@ -198,6 +207,20 @@ class RuleFinding(msgspec.Struct, frozen=True):
             self.note,
             any(source in alike for source, _ in self.hits),
         )
+
+
+def _earliest(matches: Iterable[Match]) -> Match | None:
+    """Return the earliest match, or ``None`` if there is no match."""
+    by_line = {id(match.line): match for match in matches}
+    return by_line[id(earliest(match.line for match in by_line.values()))] if by_line else None
+
+
+def _is_before(match: Match, other: Match) -> bool:
+    """Return whether a match is certainly earlier than another match of its rule."""
+    if match.step is not None and other.step is not None:
+        return match.step < other.step
+    times = match.line.time, other.line.time
+    return times[0] is not None and times[1] is not None and times[0] < times[1]
 
 
 _LITERAL = lazy(r"\(\?P<\w+>|\\[dwsSDWb]|\[[^\]]*\]|[\\^$.|?*+(){}]")

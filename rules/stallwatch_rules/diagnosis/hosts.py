@@ -79,5 +79,5 @@ def _named_by(stream: StreamReading) -> str:
     """Return the host that the lines of a stream name as their origin, or an empty string."""
     if stream.rank is None:
         return ""
-    lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))
-    return next(filter(None, map(host_in_line, lines)), "")
+    lines = [entry.first for entry in islice(stream.templates.entries.values(), LINES)]
+    return next((host for line in lines if (host := line.host or host_in_line(line.text))), "")

@@ -118,6 +118,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
         why=why_of(finding.page),
         fixes=fixes,
         inferred="place" if PLACE in finding.facts else "",
+        host=line.host,
     )
 
 

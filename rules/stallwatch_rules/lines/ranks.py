@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from itertools import pairwise
+from typing import NamedTuple
 
 from stallwatch_rules.text.lazy import lazy
 
@@ -163,6 +164,14 @@ def may_have_labels(head: bytes) -> bool:
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
+class Labelled(NamedTuple):
+    """A line without its labels."""
+
+    rank: int | None  #: rank in the label, or ``None`` if there is no label or if it is the number of a node
+    host: str  #: host in the label, or an empty string
+    text: str
+
+
 class TaskLabels:
     """The labels of tasks or hosts in front of the lines of a source, learned from its first lines."""
 
@@ -194,25 +203,21 @@ class TaskLabels:
         elif alike:
             self.searching = ahead.searching
 
-    def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in a line's label, and the line without its label.
-
-        The rank is ``None`` if the line has no label, or if the labels are the numbers of nodes.
-        """
+    def take(self, text: str) -> Labelled:
+        """Return the rank and the host in a line's labels, and the line without its labels."""
         if self.searching:
             self._search(text)
         if not self.found:
-            return None, text
-        if self._hosts:
-            host = _HOST_LABEL.match(text)
-            if host and host[1] in self._hosts:
-                text = text[host.end() :]
+            return Labelled(None, "", text)
+        host = ""
+        if self._hosts and (label := _HOST_LABEL.match(text)) and label[1] in self._hosts:
+            host, text = label[1], text[label.end() :]
         number = _NUMBER.match(text) if self._numbered else None
         if number is None:
-            return None, text
+            return Labelled(None, host, text)
         task, text = int(number[1] or number[2]), text[number.end() :]
         self._of_nodes = self._of_nodes or self._is_node(task, text)
-        return None if self._of_nodes else task, text
+        return Labelled(None if self._of_nodes else task, host, text)
 
     def _is_node(self, task: int, text: str) -> bool:
         """Return whether a line shows that its task is a node with several ranks."""
@@ -340,6 +345,15 @@ def rank_of_path(path: str) -> int | None:
         if parts[index].isdigit() and index and parts[index - 1].startswith("attempt_"):
             return int(parts[index])
     return None
+
+
+# torchrun's folders (torch 2.13, elastic/multiprocessing/api.py), and names that state the kind of the number
+_LOCAL = lazy(r"(?:^|[/\\!])attempt_\d+[/\\]\d+[/\\][^/\\]+$|(?i:local[._-]?rank[._-]?\d)")
+
+
+def has_local_rank(path: str) -> bool:
+    """Return whether the rank in a path is certainly a local rank, as in torchrun's folders."""
+    return _LOCAL.search(path) is not None
 
 
 # `%x-%j-%t.out`: the job's name, the job's ID, and the task's number. `slurm-17_4.out` of a job array

@@ -338,8 +338,9 @@ class LineReader:
     ) -> None:
         if "&" in text or not text.isascii():
             text = with_plain_quotes(text)
+        host = ""
         if label is None and (self._labels.searching or self._labels.found):
-            label, text = self._labels.take(text)
+            label, host, text = self._labels.take(text)
         lead = ""
         if self.lead is not None:
             lead, text = self.lead.take(text)
@@ -372,8 +373,8 @@ class LineReader:
         if COLON in bare:
             bare = with_ascii_colon(bare)
         if ESCAPED_END not in bare:
-            out.append(Line(bare, self.source, number, rank, when, zoned))
+            out.append(Line(bare, self.source, number, rank, when, zoned, host))
             return
         for piece in exception_lines(bare):
             if piece and not piece.isspace():
-                out.append(Line(piece, self.source, number, rank, when, zoned))
+                out.append(Line(piece, self.source, number, rank, when, zoned, host))

@@ -27,10 +27,10 @@ Status = Literal["stable", "incubating", "retired"]
 Tag = Literal[
     "ends-from-outside", "scheduler-decides", "time-limit", "preempted", "node-failed", "cancelled",
     "task-failed", "evicted", "follows-failure", "connecting", "any-process", "exit-status", "peer-gone",
-    "awaits-peer", "flight-data", "often-handled", "tried-at-start", "start-failed", "input-missing",
-    "interrupt", "interrupted-with-rank", "nan-loss", "nan-gradient", "fp16-overflow", "loss-diverged",
-    "loss-spiked", "loss-same", "no-gradient", "policy-collapsed", "rewards-equal", "kl-exploded",
-    "rate-frozen", "evaluation-same", "concluded", "sigterm", "sigkill", "killed-from-outside",
+    "awaits-peer", "flight-data", "often-handled", "tried-at-start", "start-failed", "start-refused",
+    "input-missing", "interrupt", "interrupted-with-rank", "nan-loss", "nan-gradient", "fp16-overflow",
+    "loss-diverged", "loss-spiked", "loss-same", "no-gradient", "policy-collapsed", "rewards-equal",
+    "kl-exploded", "rate-frozen", "evaluation-same", "concluded", "sigterm", "sigkill", "killed-from-outside",
     "sigsegv", "sigbus", "sigabrt", "sigfpe", "sigill", "other-signal",
 ]  # fmt: skip
 

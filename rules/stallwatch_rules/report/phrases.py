@@ -126,6 +126,8 @@ def where(diagnosis: Diagnosis, language: str) -> str:
     if primary.rank is not None:
         ranks = _ranks_of_primary(primary, diagnosis, language)
         parts.append(word("on-host", language, ranks=ranks, host=primary.host) if primary.host else ranks)
+    elif primary.host:
+        parts.append(primary.host)
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
     if primary.step is not None:

@@ -71,6 +71,53 @@ def test_dead_host_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: boo
     assert [host.host for host in found.hosts if not host.logged] == ([f"n{ODD}"] if left_out else [])
 
 
+@pytest.mark.parametrize(("hosts", "named_hosts"), [(2, "ranks 8–15 on n1"), (3, "ranks 8–15 on n1")])
+def test_dead_host_of_few_is_named(tmp_path: Path, diagnose: Diagnose, hosts: int, named_hosts: str) -> None:
+    found = diagnose(made.folder_of(tmp_path, dict.fromkeys(range(8, 16), made.nothing), hosts=hosts))
+    assert found.primary is not None
+    assert render(found.primary.title).endswith(f": {named_hosts}")
+    assert render(found.primary.fixes[0]).startswith("All ranks on n1 (8–15)")
+
+
+@pytest.mark.parametrize(("hosts", "silent"), [(2, range(4, 12)), (2, range(8, 14)), (3, range(8, 24))])
+def test_many_silent_ranks_are_named_only_on_one_host(
+    tmp_path: Path, diagnose: Diagnose, hosts: int, silent: range
+) -> None:
+    """If most ranks are silent, the launcher might have ended them before they reported the timeout."""
+    found = diagnose(made.folder_of(tmp_path, dict.fromkeys(silent, made.nothing), hosts=hosts))
+    assert found.primary is not None
+    assert "ranks" not in render(found.primary.title)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "rank"),
+    [
+        ("n{}/attempt_0/{}/stderr.log", "", 6),
+        ("n{}/local_rank_{}.log", "", 6),
+        ("n{}/attempt_0/{}/stderr.log", "[rank2]: ", 2),  # the lines contain the ranks
+        ("n{}/rank_{}.log", "", 2),  # two runs in two folders have the same names
+    ],
+)
+def test_local_ranks_are_numbered_host_by_host(
+    tmp_path: Path, diagnose: Diagnose, name: str, prefix: str, rank: int
+) -> None:
+    lost = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4242"
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    for host in (9, 10):
+        for local in range(4):
+            path = tmp_path / name.format(host, local)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = error if (host, local) == (10, 2) else lost
+            path.write_text(f'Traceback (most recent call last):\n  File "t.py", line 3\n{prefix}{text}\n')
+    found = diagnose(tmp_path)
+    note = "The logs contain only local ranks."
+    assert any(render(each).startswith(note) for each in found.notes) is (rank == 6)
+    assert named(found)[:2] == ("cuda-oom", rank)
+    if rank == 6:
+        assert named(found)[2] == "n10"
+        assert in_words(found)[1].startswith("ranks 0–5, 7 on n9, n10: ")
+
+
 @pytest.mark.parametrize(
     ("end", "rule"),
     [

@@ -167,6 +167,25 @@ def test_later_failure_is_the_cause(known: Catalogue) -> None:
     assert diagnosed(known, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
 
 
+@pytest.mark.parametrize(
+    ("below", "rule"),
+    [
+        (steps(30, 30), None),
+        (PREPARED + raised("OddError: 7"), None),
+        (raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."), "cuda-oom"),
+        (PREPARED, "config-argparse-error"),
+        (raised("RuntimeError: process 3 exited with code 2"), "config-argparse-error"),
+        (raised("RuntimeError: [../gloo/pair.cc:5] Connection closed by peer"), "config-argparse-error"),
+    ],
+)
+def test_rejected_start_is_not_the_cause_after_another_start(
+    known: Catalogue, below: str, rule: str | None
+) -> None:
+    error = f"{USAGE}train.py: error: argument --resume: expected one argument\n"
+    assert primary(diagnosed(known, error + below)) == rule
+    assert primary(diagnosed(known, below + error)) == (rule or "config-argparse-error")
+
+
 def test_broken_generated_code_is_not_a_failure(known: Catalogue) -> None:
     assert diagnosed(known, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
     imported = (

@@ -11,6 +11,7 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.report.phrases import where
 
 TIMED_OUT = (
     "[E1120 10:20:00.{rank}00 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation"
@@ -114,6 +115,16 @@ def test_ranks_in_another_collective_are_named(
     assert (one.rank, one.file) == (odd, f"rank{odd}.log")
     assert expected in one.fixes[0] and any(expected in note for note in found.notes)
     assert f"OpType={works[odd][1]}" in one.evidence[0]
+
+
+@pytest.mark.parametrize("host", ["gpu-17", "10.0.0.13"])
+def test_host_in_the_prefix_of_pdsh_is_named(catalogue: Catalogue, matcher: Matcher, host: str) -> None:
+    killed = "[2026-11-20 08:21:41,212] [ERROR] [launch.py:341:sigkill_handler] ['/usr/bin/python'] exits"
+    lines = [f"gpu-11: {{'loss': {2 - n / 50}}}" for n in range(25)]
+    lines += [f"{host}: {killed} with return code = -9"]
+    one = first(diagnose(catalogue, matcher, {"train.log": "\n".join(lines) + "\n"}))
+    assert (one.rule, one.rank, one.host) == ("host-oom-sigkill", None, host)
+    assert where(Diagnosis("failed", one), "en").startswith(f"{host} · train.log:26")
 
 
 @pytest.mark.parametrize("most", [1, 3])

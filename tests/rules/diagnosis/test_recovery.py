@@ -117,6 +117,27 @@ def test_nan_loss_lasts_until_finite_losses_follow(
     assert [finding.rule for finding in diagnosis.findings] == ["loss-nan"]
 
 
+@pytest.mark.parametrize(
+    ("losses", "rank", "step"),
+    [
+        ({0: {*range(26, 61)}, 2: {*range(20, 61)}}, 2, 20),
+        ({0: {*range(20, 61)}, 2: {*range(20, 61)}}, 0, 20),
+        ({0: {*range(26, 61)}, 2: {7}}, 0, 26),  # the loss of rank 2 became finite again
+        ({0: {*range(26, 61)}, 2: {7, *range(24, 61)}}, 2, 24),
+    ],
+)
+def test_rank_with_the_first_lasting_nan_loss_is_named(
+    losses: dict[int, set[int]], rank: int, step: int, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    for each in range(3):
+        reader = LineReader(f"rank{each}.log", each)
+        reading.feed(reader.feed("\n".join(every(1, 60, losses.get(each, set()))).encode() + b"\n"))
+    primary = reading.diagnose().primary
+    assert primary is not None and primary.rule == "loss-nan"
+    assert (primary.rank, primary.step) == (rank, step)
+
+
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768"
 
 

@@ -21,10 +21,13 @@ from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_s
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
+from stallwatch_rules.pages.page import Tag
 
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
 AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
+#: tags of rules whose exceptions can result from the failed start of another process
+_OF_OTHERS: tuple[Tag, ...] = ("peer-gone", "awaits-peer", "connecting", "exit-status", "start-failed")
 FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
@@ -181,6 +184,9 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
     failure.
 
+    A program that rejects its command line ends at once. If a later start trained or failed differently, the
+    rejected start does not explain how the run ended.
+
     Example: ``run.sh: line 3: torchrunn: command not found`` is fatal if it is the only output.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
@@ -196,6 +202,30 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
             # while a run is running, its next line can show that it continued
             elif context.now is None or context.failed:
                 yield replace(finding, harm="fatal")
+        elif finding.tagged("start-refused") and _started_again(finding, run, now):
+            yield finding.with_harm("harmless", message("diagnosis.started-again"))
+
+
+def _started_again(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
+    """Return whether a start after the one that was rejected trained, or failed with another exception.
+
+    Only the streams with a match count, because other nodes can wait for the rejected start until they fail.
+    A launcher's exception about the rejected start does not count.
+    """
+    for key, hits in finding.hits.items() if finding.harm == "fatal" else ():
+        if run.streams[key].timelines.advances > hits.mark:
+            return True
+        if any(
+            unknown.stream == key and unknown.index > hits.last_index and unknown.is_of_main_program
+            for unknown in now.exceptions.fatal
+        ):
+            return True
+        for other in now.fatal:
+            later = other.hits[key].first_index > hits.last_index if key in other.hits else False
+            own = other.rule in now.exceptions.ended_in and not any(map(other.tagged, _OF_OTHERS))
+            if later and own and other.role == "cause":
+                return True
+    return False
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
