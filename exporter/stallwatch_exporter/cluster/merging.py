@@ -255,8 +255,11 @@ class RunEpisodes(Episodes):
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
+        folded.folder_host = folded.folder_host or folded.host
+        _keep_place(folded, episode)
         if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
+            _lengthen(folded, episode)
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
@@ -293,6 +296,13 @@ class RunEpisodes(Episodes):
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host
             )
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
+            self._find_folder(folded, episode)
+
+    def _find_folder(self, folded: Incident, episode: Episode) -> None:
+        """Set the folder on the blamed host. If this host sent no incident, keep the other host's folder."""
+        for trouble in episode.troubles.values():
+            if trouble.folder and (trouble.folder_host or trouble.host) == folded.host:
+                folded.folder, folded.folder_host = trouble.folder, folded.host
 
     def outlives(self, episode: Episode) -> bool:
         """Return whether to keep a closed episode because agents might still report it."""
@@ -306,6 +316,41 @@ class RunEpisodes(Episodes):
         A host without a connection to the other hosts reports the incident under its own ID.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
+
+
+def _keep_place(folded: Incident, episode: Episode) -> None:
+    """If several hosts have the same problem, describe it as on the rank that was reported first.
+
+    The host that ends first would otherwise be named in the closing message.
+    """
+    before = episode.reported
+    if before is None or before.rank is None or before.rule != folded.rule:
+        return
+    if "stall" in (before.kind, folded.kind):  # the stacks of all hosts determine the rank
+        return
+    for trouble in episode.troubles.values():
+        if (trouble.rule, trouble.host, trouble.rank) == (before.rule, before.host, before.rank):
+            folded.rank, folded.host, folded.primary = trouble.rank, trouble.host, trouble.primary
+            folded.evidence, folded.folder = trouble.evidence, trouble.folder
+            folded.folder_host = trouble.folder_host or trouble.host
+
+
+def _lengthen(folded: Incident, episode: Episode) -> None:
+    """Set the beginning of the stall to the earliest one that an agent reported for the same stall.
+
+    An agent that was stopped, or that started during the stall, reports a later beginning.
+    """
+    since = folded.stalled_since
+    if since is None:
+        return
+    ends = since + GATHER_SECONDS  # an earlier stall ended before
+    alike = [
+        stall.stalled_since
+        for stall in episode.troubles.values()
+        if stall.stalled_since is not None and (not is_over(stall) or (stall.resolved_at or 0.0) > ends)
+    ]
+    folded.stalled_since = min([since, *alike])
+    folded.stalled_seconds = (folded.stalled_seconds or 0.0) + since - folded.stalled_since
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:

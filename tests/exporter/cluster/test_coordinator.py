@@ -87,6 +87,43 @@ def test_hang_reported_by_one_host_is_located_with_stacks_of_all_hosts() -> None
     assert sorted(sent.stacks.hosts) == ["n0", "n1", "n2"]
 
 
+@pytest.mark.parametrize(
+    ("reporting", "folder"),
+    [(["n0"], ("/runs/n0", "n0")), (["n0", "n1"], ("/runs/n1", "n1")), (["n2"], ("/runs/n2", "n2"))],
+)
+def test_process_file_and_folder_are_of_the_host_at_fault(
+    reporting: list[str], folder: tuple[str, str]
+) -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        look = msgspec.structs.replace(
+            host.facts["stacks"], file="a.txt", folder=f"/runs/{host.name}", pids={host.rank: 70 + host.rank}
+        )
+        host.facts["stacks"] = look
+    for name in reporting:
+        stall = incident(run.hosts[name].wall(), rule="silent-hang-no-error", folder=f"/runs/{name}")
+        run.hosts[name].has(stall)
+    run.post()
+    run.passes(GATHER_SECONDS, *run.hosts)
+    sent = run.chat.got[0]
+    assert (sent.rank, sent.host, sent.folder, sent.folder_host) == (1, "n1", *folder)
+    assert sent.stacks is not None
+    assert (sent.stacks.pids, sent.stacks.files) == ({1: 71}, {"1": "/runs/n1/a.txt"})
+
+
+def test_only_agent_of_a_run_sends_its_own_stacks() -> None:
+    """The other hosts refuse its reports, or cannot be reached, so it is its own coordinator."""
+    run = Run()
+    alone = run.hosts["n1"]
+    run.passes(20, "n1")
+    look = msgspec.structs.replace(stacks("train.py:11 in score", 1), odd=[1], why="elsewhere")
+    alone.facts = {"stacks": look, "stacks_age": 1.0}
+    alone.has(incident(alone.wall(), rule="silent-hang-no-error"))
+    run.passes(GATHER_SECONDS + 1, "n1")
+    assert (run.chat.got[0].stacks, run.chat.got[0].rank, run.chat.got[0].host) == (look, 1, "n1")
+
+
 @pytest.mark.parametrize("order", list(permutations(("n0", "n1", "n2"))))
 def test_same_hang_reported_by_all_hosts_is_one_incident(order: tuple[str, ...]) -> None:
     run = Run(n0=20.0, n2=-30.0)
@@ -121,6 +158,57 @@ def test_incident_closes_once_when_all_hosts_continue() -> None:
         run.clock.now += 1.0
     run.passes(5, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
+
+
+def test_stall_lasts_from_the_earliest_beginning_that_an_agent_reported() -> None:
+    """The agent of n0 was stopped and continued, so it noticed the stall late."""
+    run = Run()
+    run.hangs()
+    began = run.clock.wall() - 20
+    late = {"n0": 15.0, "n1": 0.0, "n2": 0.25}
+    run.passes(20, *run.hosts)
+    for host in run.hosts.values():
+        since = began + late[host.name]
+        facts = {"stalled_since": since, "stalled_seconds": host.wall() - since}
+        host.has(incident(host.wall(), rule="silent-hang-no-error", **facts))
+        run.clock.now += 0.5
+    run.post()
+    run.passes(3, *run.hosts)
+    at = run.clock.wall()
+    for host in run.hosts.values():
+        over = next(iter(host.incidents.values()))
+        facts = {"resolution": "recovered", "resolved_at": at, "updated_at": at}
+        lasted = at - began - late[host.name]
+        host.has(msgspec.structs.replace(over, status="resolved", stalled_seconds=lasted, **facts))
+    run.post()
+    opened, closed = run.chat.got[0], run.chat.got[-1]
+    assert (closed.stage, closed.stalled_since, closed.stalled_seconds) == ("resolved", began, at - began)
+    assert opened.stalled_since == began
+
+
+@pytest.mark.parametrize("late", [-5.0, 5.0])
+def test_closing_message_names_the_host_of_the_opening_message(late: float) -> None:
+    """A problem of all hosts ends the run on all of them. Another host ends first."""
+    run = Run()
+    run.passes(2, *run.hosts)
+    facts = {"kind": "finding", "rule": "gloo-connect-full-mesh-failed"}
+    run.hosts["n1"].has(incident(run.clock.wall(), **facts))
+    run.post()
+    run.passes(GATHER_SECONDS, *run.hosts)
+    assert (run.chat.got[-1].host, run.chat.got[-1].stage) == ("n1", "open")
+    run.hosts["n0"].has(incident(run.clock.wall() + late, **facts))
+    run.post()
+    ending = Ending("failed", 1)
+    for name in ("n0", "n1", "n2"):
+        host = run.hosts[name]
+        found = next(iter(host.incidents.values()), incident(host.wall(), **facts))
+        at = run.clock.wall()
+        over = {"status": "resolved", "resolution": "run-failed", "resolved_at": at, "updated_at": at}
+        host.has(msgspec.structs.replace(found, kind="ended", ending=ending, **over))
+        host.facts = {"ending": ending}
+        run.post(name)
+    run.passes(5, *run.hosts)
+    assert (run.chat.got[-1].host, run.chat.got[-1].rank, run.chat.got[-1].stage) == ("n1", 1, "resolved")
 
 
 def test_silent_host_delays_the_message_only_briefly() -> None:
@@ -828,8 +916,9 @@ def test_incident_closed_by_another_coordinator_is_closed_without_a_message() ->
     run.coordinator.leave([known])
     at = run.clock.wall()
     over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
-    run.coordinator.leave([msgspec.structs.replace(known, **over)])
+    run.coordinator.leave([msgspec.structs.replace(known, **over, stalled_seconds=61.0)])
     assert [(item.status, item.resolution) for item in record[-1:]] == [("resolved", "recovered")]
+    assert record[-1].stalled_seconds == 61.0
     assert [item.status for item in run.chat.adopted] == ["resolved"]
     assert {item.status for item in run.chat.got} == {item.status for item in shared.got} == {"open"}
 
