@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,22 @@ def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, m
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
     assert "Only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
     assert "Only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "absent"),
+    [
+        ("Memory access fault by GPU node-1 on address 0x77.", "AMD_SERIALIZE", "nvidia|CUDA_LAUNCH"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "compute-san", "AMD|rocm"),
+        ("RuntimeError: No HIP GPUs are available", "/dev/kfd", "nvidia-smi|--gpus all"),
+        ("RuntimeError: No CUDA GPUs are available", "nvidia-smi", "kfd"),
+        ("RuntimeError: HIP error: unspecified launch failure", "amdgpu", "xid|dcgmi"),
+        (OOM.format(tried="2.00 GiB").replace("CUDA", "HIP"), "batch size", "PYTORCH_CUDA_ALLOC|nvidia-smi"),
+    ],
+)
+def test_fixes_fit_the_message(
+    catalogue: Catalogue, matcher: Matcher, text: str, first: str, absent: str
+) -> None:
+    found = fixes(catalogue, matcher, raised(text) if "Error: " in text else text + "\n")
+    assert first in found[0]
+    assert not re.search(absent, "\n".join(found))
