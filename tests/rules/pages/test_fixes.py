@@ -14,7 +14,8 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import Evidence, fixes_for, parse_amount, parse_fix
+from stallwatch_rules.pages.comparisons import parse_amount
+from stallwatch_rules.pages.fixes import Evidence, fixes_for, parse_fix
 from stallwatch_rules.pages.page import RulePage, parse_page
 from stallwatch_rules.reading import RunReading
 
