@@ -87,6 +87,7 @@ def _patterns_in_full(page: RulePage) -> str:
         "requires": page.requires,
         "unless": page.unless,
         "when": page.when,
+        "quotes": page.quotes,
     }
     lines = [line for name, found in lists.items() if found for line in (f"{name}:", *map(_item, found))]
     return "\n".join(("", "## Patterns in full", "", "```yaml", *lines, "```", ""))

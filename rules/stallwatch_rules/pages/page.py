@@ -109,6 +109,9 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     tags: list[Tag] = []
     when: list[str] = []  #: comparisons of captures; a match counts only if none of them fails
     requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
+    quotes: list[
+        str
+    ] = []  #: lines that contain the reason, which a report shows together with the rule's lines
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
     probe: str | None = None
@@ -280,7 +283,7 @@ def _expand_patterns(
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"a shared fragment is already named ${{{name}}}", "choose another name")
-    for key in ("patterns", "requires", "unless"):
+    for key in ("patterns", "requires", "unless", "quotes"):
         expanded: list[str] = []
         for index, pattern in enumerate(getattr(front, key, ())):
             line = matter.line_of(key, index)
