@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 # Fixes with a condition that cannot be evaluated come last, except fixes with one of these conditions.
 _ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
-_CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
+# A pattern in a condition can contain repeats such as {0,20}.
+_CONDITION = lazy(r"\{(?P<condition>(?:[^{}]|\{[\d,]+\})*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True):
