@@ -82,7 +82,13 @@ def show(app: App, rule: str) -> None:
 
 
 def _patterns_in_full(page: RulePage) -> str:
-    lists = {"patterns": page.patterns, "requires": page.requires, "unless": page.unless}
+    lists = {
+        "patterns": page.patterns,
+        "requires": page.requires,
+        "unless": page.unless,
+        "when": page.when,
+        "quotes": page.quotes,
+    }
     lines = [line for name, found in lists.items() if found for line in (f"{name}:", *map(_item, found))]
     return "\n".join(("", "## Patterns in full", "", "```yaml", *lines, "```", ""))
 

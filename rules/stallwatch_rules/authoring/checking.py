@@ -89,10 +89,10 @@ def _needs_run(page: RulePage) -> bool:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each pattern that two pages without ``requires`` and ``unless`` share."""
+    """Yield a problem for each pattern that two pages without ``requires``, ``unless``, or ``when`` share."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
-        if not page.requires and not page.unless and page.status != "retired":
+        if not (page.requires or page.unless or page.when) and page.status != "retired":
             for pattern in page.patterns:
                 owners[pattern].append(page)
     for pattern, (first, *others) in owners.items():
@@ -101,5 +101,5 @@ def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
                 other.path,
                 1,
                 f"the pattern {pattern!r} is also a pattern of {first.id}",
-                "keep it in one of the rules, or distinguish the rules with requires or unless",
+                "keep it in one of the rules, or distinguish the rules with requires, unless, or when",
             )

@@ -29,6 +29,7 @@ from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of, without_search
 from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
@@ -38,6 +39,7 @@ from stallwatch_rules.text.lazy import lazy
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
+MAX_QUOTED = 2  #: maximum number of quoted lines in the evidence
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank can be behind
 #: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
@@ -94,6 +96,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
         rank = rank_of_end(finding, run.streams)
     if len(failed) == 1 and (finding.role == "wrapper" or (finding.role == "cause" and rank is None)):
         rank = failed[0]  # all ranks share a file without rank prefixes; the launcher names the failed rank
+    quoted = _quoted_lines(finding, line, run)
     served = line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
@@ -113,7 +116,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
         line=line.number,
         time=iso(line.time, zoned=line.zoned),
         step=None if served else finding.step_of(first, last_step) if first is not None else finding.step,
-        evidence=[*finding.evidence()],
+        evidence=[*finding.evidence(), *quoted][:MAX_EVIDENCE],
         captures=captures,
         why=why_of(finding.page),
         fixes=fixes,
@@ -139,6 +142,17 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
     lines = "\n".join((*_stored_lines(streams), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
+
+
+def _quoted_lines(finding: RuleFinding, line: Line, run: Snapshot) -> list[str]:
+    """Return stored lines of the same source that the page quotes, because they contain the reason."""
+    if not finding.page.quotes:
+        return []
+    streams = [stream for (source, _), stream in run.streams.items() if source == line.source][:MAX_READ]
+    quotes = [cached_re2(pattern, encoded=False) for pattern in finding.page.quotes]
+    found = (text for text in _stored_lines(streams) if any(quote.search(text) for quote in quotes))
+    known = set(finding.evidence())
+    return [text for text in dict.fromkeys(map(shown, found)) if text not in known][:MAX_QUOTED]
 
 
 def _stored_lines(streams: Iterable[StreamReading]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import Catalogue, scanned_patterns, scanned_rules
+from stallwatch_rules.pages.comparisons import parse_comparison
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
@@ -101,7 +102,7 @@ class Scan(NamedTuple):
 class Matcher:
     """A matcher of a catalogue's patterns. It compiles the patterns when the first line arrives.
 
-    ``match`` applies the patterns of ``unless``, which refer only to the line itself. It does not apply the
+    ``match`` applies ``unless`` and ``when``, which refer only to the line itself. It does not apply the
     patterns of ``requires``, because these can match any line of the same source and rank, including later
     lines. A caller that reads a run in portions calls ``scan``, and stores ``(line.source, line.rank, rule)``
     for each entry of ``Scan.contexts``. At the end, the caller counts a match of a rule in ``conditional``
@@ -156,7 +157,7 @@ class Matcher:
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """Return the rules with a matching pattern, including rules that ``unless`` excludes."""
+        """Return the rules with a matching pattern, including rules that ``unless`` or ``when`` excludes."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -184,7 +185,11 @@ class Matcher:
                     if value is not None:
                         kept.setdefault(name.decode(), value.decode("utf-8", "replace")[:MAX_CAPTURE])
         return Scan(
-            [(index, self._pages[order].id, captures[index, order]) for index, order in sorted(captures)],
+            [
+                (index, self._pages[order].id, captures[index, order])
+                for index, order in sorted(captures)
+                if _fits(self._pages[order], captures[index, order])
+            ],
             list(contexts),
         )
 
@@ -234,3 +239,9 @@ class _Part(NamedTuple):
 
     def excluded(self, encoded: bytes) -> bool:
         return any(cached_re2(pattern).search(encoded) is not None for pattern in self.page.unless)
+
+
+def _fits(page: RulePage, captures: Mapping[str, str]) -> bool:
+    """Return whether no comparison of ``when`` fails for the captures of a line."""
+    comparisons = map(parse_comparison, page.when)
+    return all(comparison is None or comparison.holds(captures) is not False for comparison in comparisons)

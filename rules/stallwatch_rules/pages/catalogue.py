@@ -286,5 +286,5 @@ def _line_of(page: RulePage, needle: str, after: str = "") -> int:
 
 
 def _digest(pages: Iterable[RulePage]) -> str:
-    seen = [(page.id, page.status, page.patterns, page.requires, page.unless) for page in pages]
+    seen = [(page.id, page.status, page.patterns, page.requires, page.unless, page.when) for page in pages]
     return hashlib.sha256(msgspec.json.encode(sorted(seen))).hexdigest()[:16]

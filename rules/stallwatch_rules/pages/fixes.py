@@ -4,8 +4,8 @@ A fix can start with conditions in braces, separated by semicolons. It is shown 
 The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
 * ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
-* ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured;
-  both numbers can have units of memory
+* ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured
+  (see ``comparisons.py``)
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
 * ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this
@@ -27,6 +27,7 @@ import msgspec
 
 from stallwatch_rules.failures.frameworks import FRAMEWORKS
 from stallwatch_rules.messages import Message, Text, bilingual, has, message
+from stallwatch_rules.pages.comparisons import Comparison, parse_comparison
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
 
 
-_LARGER = lazy(r"(\w+) > (\w+)")
 # Fixes with a condition that cannot be evaluated come last, except fixes with one of these conditions.
 _ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
-_AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
-_CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
+# A pattern in a condition can contain repeats such as {0,20}.
+_CONDITION = lazy(r"\{(?P<condition>(?:[^{}]|\{[\d,]+\})*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -76,8 +76,7 @@ class Condition(msgspec.Struct, frozen=True):
             return evidence.finished
         if self.kind == "log":
             return re.search(self.right, evidence.text, re.MULTILINE) is not None
-        left, right = (parse_amount(evidence.captures.get(name, "")) for name in (self.left, self.right))
-        return left is not None and right is not None and left > right
+        return bool(Comparison(self.left, ">", self.right).holds(evidence.captures))
 
     def worded(self, fix: Text) -> Message:
         """Return the text of the fix, with this condition added in words."""
@@ -133,9 +132,9 @@ def _condition(text: str) -> Condition:
         except re.error as error:
             raise ValueError(f"{{{text}}} contains an invalid pattern: {error}") from error
         return Condition("log", right=text[6:])
-    larger = _LARGER.fullmatch(text)
-    if larger is not None:
-        return Condition("larger", larger[1], larger[2])
+    larger = parse_comparison(text)
+    if larger is not None and larger.sign == ">":
+        return Condition("larger", larger.left, larger.right)
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -151,15 +150,6 @@ def _condition(text: str) -> Condition:
 
 def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
-
-
-def parse_amount(text: str) -> float | None:
-    """Parse a number with or without a unit of memory (``2.00 GiB``). Return ``None`` for other text."""
-    found = _AMOUNT.fullmatch(text.strip())
-    if found is None:
-        return None
-    power = "kmgt".find(found[2].lower()) + 1 if found[2] else 0
-    return float(found[1].replace(",", "")) * 1024.0**power
 
 
 def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:

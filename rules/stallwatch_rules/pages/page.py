@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stallwatch_rules.pages.comparisons import parse_comparison
 from stallwatch_rules.pages.fixes import parse_fix
 from stallwatch_rules.pages.page_body import Body, PageError, read_body
 from stallwatch_rules.pages.patterns import Fault, FragmentError, expand, pattern_fault, shared_fragments
@@ -106,7 +107,11 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
+    when: list[str] = []  #: comparisons of captures; a match counts only if none of them fails
     requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
+    quotes: list[
+        str
+    ] = []  #: lines that contain the reason, which a report shows together with the rule's lines
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
     probe: str | None = None
@@ -263,6 +268,10 @@ def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[P
     for index, words in enumerate(getattr(front, "said_by", ())):
         if not words.calls and not words.never:
             yield at("said_by needs calls or never", "add a pattern for the calls", "said_by", index)
+    for index, text in enumerate(getattr(front, "when", ())):
+        if parse_comparison(text) is None:
+            message = f"when[{index}] {text!r} is not a comparison of two named groups"
+            yield at(message, "write a comparison such as joined > expected", "when", index)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "add patterns, or remove unless", "patterns")
 
@@ -274,7 +283,7 @@ def _expand_patterns(
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"a shared fragment is already named ${{{name}}}", "choose another name")
-    for key in ("patterns", "requires", "unless"):
+    for key in ("patterns", "requires", "unless", "quotes"):
         expanded: list[str] = []
         for index, pattern in enumerate(getattr(front, key, ())):
             line = matter.line_of(key, index)

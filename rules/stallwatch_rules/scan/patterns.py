@@ -86,7 +86,7 @@ class Target(NamedTuple):
     @property
     def sure(self) -> bool:
         """True if every hit of the patterns is certainly a match of the rule."""
-        return not self.page.unless and all(map(is_certain, self.patterns))
+        return not self.page.unless and not self.page.when and all(map(is_certain, self.patterns))
 
     @property
     def free(self) -> bool:

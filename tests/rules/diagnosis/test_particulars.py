@@ -221,3 +221,16 @@ def test_lost_node_explains_network_errors(catalogue: Catalogue, matcher: Matche
     assert primary(found) == "scheduler-node-failed"
     rules = [finding.rule for finding in found.findings]
     assert "infiniband-link-down" in rules and "slurm-cancelled" not in rules
+
+
+def test_lines_with_the_reason_are_quoted(catalogue: Catalogue, matcher: Matcher) -> None:
+    error = (
+        "torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, unhandled system error\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed.\n"
+    )
+    warning = "node1:11:22 [4] misc/param.cc:19 NCCL WARN Cannot read the parameter\n"
+    quoted = first(diagnose(catalogue, matcher, {"run.log": warning + error}))
+    bare = first(diagnose(catalogue, matcher, {"run.log": error}))
+    assert quoted.rule == bare.rule == "nccl-unhandled-system-error"
+    assert quoted.evidence == [*bare.evidence, warning.rstrip()]
+    assert "NCCL_DEBUG" not in quoted.fixes[0] and "NCCL_DEBUG=WARN" in bare.fixes[0]

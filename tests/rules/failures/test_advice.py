@@ -33,6 +33,8 @@ CASES = [
     ("path", "FileNotFoundError", "[Errno 2] No such file or directory: 'data/train.pkl'"),
     ("path", "OSError", "Cannot save file into a non-existent directory: 'out'"),
     ("file", "FileNotFoundError", "no weights of epoch 3"),
+    ("remote", "FileNotFoundError", "zstd://a.jsonl::hf://datasets/org/data@main/train/a.jsonl.zst"),
+    ("remote", "FileNotFoundError", "https://example.org/data/train.tar"),
     ("unpack", "ValueError", "not enough values to unpack (expected 3, got 2)"),
     ("empty", "ZeroDivisionError", "float division by zero"),
     ("index", "IndexError", "list index out of range"),

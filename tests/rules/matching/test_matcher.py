@@ -107,6 +107,17 @@ def test_unless_applies_to_the_same_line(matcher_of: MakeMatcher) -> None:
     assert [index for index, _, _ in matcher.match(lines(*texts))] == [0, 4]
 
 
+def test_when_compares_the_captures_of_a_line(matcher_of: MakeMatcher) -> None:
+    pattern = r"(?P<joined>\d+)(?:/(?P<expected>\d+))? joined"
+    few = {"patterns": ["joined$", pattern], "when": ["joined <= expected"]}
+    many = {"patterns": [pattern], "when": ["joined > expected"]}
+    matcher = matcher_of(few=few, many=many)
+    texts = ["3/4 joined", "4/4 joined", "16/4 joined"]
+    assert [hit[:2] for hit in matcher.match(lines(*texts))] == [(0, "few"), (1, "few"), (2, "many")]
+    # A comparison does not fail if a number was not captured.
+    assert [hit[1] for hit in matcher.match(lines("5 joined"))] == ["few", "many"]
+
+
 class TestRequires:
     @pytest.fixture
     def matcher(self, matcher_of: MakeMatcher) -> Matcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import Evidence, fixes_for, parse_amount, parse_fix
+from stallwatch_rules.pages.comparisons import parse_amount
+from stallwatch_rules.pages.fixes import Evidence, fixes_for, parse_fix
 from stallwatch_rules.pages.page import RulePage, parse_page
 from stallwatch_rules.reading import RunReading
 
@@ -186,3 +188,54 @@ def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, m
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
     assert "Only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
     assert "Only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "absent"),
+    [
+        ("Memory access fault by GPU node-1 on address 0x77.", "AMD_SERIALIZE", "nvidia|CUDA_LAUNCH"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "compute-san", "AMD|rocm"),
+        ("RuntimeError: No HIP GPUs are available", "/dev/kfd", "nvidia-smi|--gpus all"),
+        ("RuntimeError: No CUDA GPUs are available", "nvidia-smi", "kfd"),
+        ("RuntimeError: HIP error: unspecified launch failure", "amdgpu", "xid|dcgmi"),
+        (OOM.format(tried="2.00 GiB").replace("CUDA", "HIP"), "batch size", "PYTORCH_CUDA_ALLOC|nvidia-smi"),
+        (
+            "ConnectionError: ('Connection aborted.', RemoteDisconnected('x'))\nvllm_client",
+            "server's log at the time",
+            "^Read the server's log first",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'transformers.deepspeed'",
+            "transformers.integrations",
+            "names both",
+        ),
+        (
+            "ImportError: trl>=0.9 is required for a normal functioning of this module, but found trl 0.7",
+            "names both",
+            "last frame",
+        ),
+        (
+            "huggingface_hub.errors.HfHubHTTPError: 429 Too Many Requests: see huggingface.co",
+            "HF_TOKEN",
+            "",
+        ),
+        ("RuntimeError: Failed to find function HcclCommInitRootInfoConfig", "Upgrade CANN", ""),
+        ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "sdpa", ""),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "get_arch_list",
+            "",
+        ),
+        (
+            "AssertionError: seq value from checkpoint (32) is not equal to the input argument value (24)",
+            "use-checkpoint-args",
+            "scheduler",
+        ),
+    ],
+)
+def test_fixes_fit_the_message(
+    catalogue: Catalogue, matcher: Matcher, text: str, first: str, absent: str
+) -> None:
+    found = fixes(catalogue, matcher, raised(text) if "Error: " in text else text + "\n")
+    assert first in found[0]
+    assert not absent or not re.search(absent, "\n".join(found))

@@ -94,6 +94,7 @@ def test_windows_line_ends_and_byte_order_mark_are_accepted(page_text: PageText)
         ({"title_zh": "  "}, "title_zh:", "title_zh is empty"),
         ({"patterns": ["fine", "(open"]}, "patterns:", "patterns[1] '(open': not a valid expression"),
         ({"patterns": [], "unless": ["x"]}, "patterns:", "unless needs patterns"),
+        ({"when": ["joined < expected"]}, "when:", "when[0] 'joined < expected' is not a comparison"),
         ({"raised_in": [{"functions": ["f"]}]}, "raised_in:", "an entry of raised_in needs a file"),
         ({"raised_in": [{"exceptions": ["x.Y", "Z"]}]}, "raised_in:", "an entry of raised_in needs a file"),
         ({"raised_in": [{"file": "a/b.py"}]}, "raised_in:", "an entry of raised_in cannot consist of"),
