@@ -337,8 +337,7 @@ class Peer:
                 except (*_PROBLEMS, _Unknown):
                     continue  # no program responds, or the program is not an agent of this run
         if unsigned is not None:
-            port, problem = unsigned
-            self._refused(join_address(self.host, port), problem)
+            self._refused(join_address(self.host, unsigned[0]), unsigned[1])
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
