@@ -296,8 +296,9 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
     if stacks is None:
         return [say("hosts_reported", len(incident.hosts))] if len(incident.hosts) > 1 else []
     silent, answered = stacks.silent, stacks.hosts or incident.hosts
-    every = len({*answered, *silent})
-    facts = [say("hosts_answered", every - len(silent), every)]
+    every = {*answered, *silent}
+    count = len(every - {*silent})
+    facts = [say("hosts_answered", count, max(len(every), incident.run_hosts))]
     if silent:
         facts.append(name_hosts("hosts_silent", silent, say))
     if stacks.odd and stacks.confidence:

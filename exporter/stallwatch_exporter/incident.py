@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule name for a failure that no rule page explains
 RANK_GONE = "rank-gone"  #: rule name (without a page) for a rank that was ended from outside its program
+HOST_GONE = "host-gone"  #: rule name (without a page) for a host that no longer reports
+HOST_MISSING = "host-missing"  #: rule name (without a page) for hosts of a run that have never reported
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
@@ -73,9 +75,15 @@ class Incident(msgspec.Struct, kw_only=True):
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
+    of_peers: bool = (
+        False  #: True if the cause only shows that other processes of the run could not be reached
+    )
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
     hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
+    #: Hosts of the run that no longer report, if the incident is about them: Unix time of the last report.
+    gone_hosts: dict[str, float] = {}
+    run_hosts: int = 0  #: number of hosts of the run, including hosts that do not report; 0 if unknown
     attempt: int = 0  #: number of the job attempt
     aliases: list[str] = []  #: IDs of the merged incidents, as "<agent> <ID>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause

@@ -23,7 +23,7 @@ from stallwatch_alerts.messages.compose import Message, ending_line
 from stallwatch_alerts.neutral import with_originals
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
-from stallwatch_exporter.incident import Incident, optional_methods
+from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, Incident, optional_methods
 from stallwatch_exporter.notices import at_the_end, begin_line
 from stallwatch_rules.end_lines import end_line
 from stallwatch_rules.locale import render, templates
@@ -310,7 +310,9 @@ class TerminalSink:
     def __call__(self, incident: Incident) -> None:
         """Queue a panel about the incident, once for each of its stages."""
         key = (incident.id, incident.stage)
-        if key in self._shown or incident.kind == "ended":  # the final report shows the end
+        # The final report of this host shows the end, except for the absence of another host.
+        is_in_report = incident.kind == "ended" and incident.rule not in (HOST_GONE, HOST_MISSING)
+        if key in self._shown or is_in_report:
             return
         self._shown.add(key)
         page = self._catalogue.pages.get(incident.rule)

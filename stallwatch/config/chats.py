@@ -24,10 +24,11 @@ _NEAR = 3
 
 def known_rules(catalogue: Catalogue) -> list[str]:
     """Return the IDs of all rules that an incident can have, including the rules of unloaded packs."""
-    from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
+    from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
-    return [*sorted({*catalogue.pages, *packs_by_rule()}), RANK_GONE, UNKNOWN_FAILURE]
+    without_page = (RANK_GONE, HOST_GONE, HOST_MISSING, UNKNOWN_FAILURE)
+    return [*sorted({*catalogue.pages, *packs_by_rule()}), *without_page]
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:

@@ -70,11 +70,13 @@ def mask_site_patterns(config: Config) -> None:
 
 def exporter_settings(config: Config) -> ExporterSettings:
     """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
+    from stallwatch_exporter.cluster.host import split_address
     from stallwatch_exporter.settings import ExporterSettings
 
-    # Reserve the relay's port. Otherwise, a second run would use this port, because by default, its number
-    # follows the number of the first run's port.
-    reserved = (config["relay.port"],)
+    # Reserve the ports of the relay and of the agents' reports. Otherwise, the metrics of a second run would
+    # use these ports, because by default, their numbers follow the number of the first run's port.
+    _, joined = split_address(config["join.address"])
+    reserved = tuple(port for port in (config["relay.port"], config["join.port"], joined) if port)
     return settings_of(
         config,
         ExporterSettings,

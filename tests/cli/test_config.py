@@ -19,6 +19,11 @@ def load_text(tmp_path: Path, toml: str, environ: dict[str, str] | None = None, 
     return load(flags=given, environ=environ or {}, cwd=tmp_path)
 
 
+def test_metrics_never_use_the_ports_of_other_servers(tmp_path: Path) -> None:
+    config = load_text(tmp_path, "[join]\naddress = 'n1:19402'\nport = 19500\n")
+    assert exporter_settings(config).reserved_ports == (19401, 19500, 19402)
+
+
 def test_defaults_apply_without_configuration(tmp_path: Path) -> None:
     config = load(environ={}, cwd=tmp_path)
     assert config.problems == []

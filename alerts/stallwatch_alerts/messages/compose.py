@@ -238,7 +238,7 @@ def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> It
     if stacks is not None:
         summary = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
         yield _lines(summary, *stack(stacks, language))
-        yield answered(stacks, language)
+        yield answered(stacks, incident.run_hosts, language)
     yield _where(incident, language)
     if ending and incident.ending is not None:
         yield ending_line(incident.ending, language)
@@ -338,8 +338,9 @@ def _where(incident: Incident, language: str) -> str:
     first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
     if incident.hosts:
         every = {*incident.hosts, *stacks.hosts, *stacks.silent} if stacks is not None else incident.hosts
-        if len(every) > 1:
-            first = say("alerts.on-hosts", language, run=run, count=len(every))
+        count = max(len(every), incident.run_hosts)
+        if count > 1:
+            first = say("alerts.on-hosts", language, run=run, count=count)
     return _lines(first, say("alerts.place", language, facts=listed(facts, language)))
 
 

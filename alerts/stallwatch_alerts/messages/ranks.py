@@ -28,12 +28,16 @@ _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
-def answered(stacks: StallStacks, language: str) -> str:
-    """Return a text with the number of hosts that sent stacks; an empty text for a run on one host."""
+def answered(stacks: StallStacks, run_hosts: int, language: str) -> str:
+    """Return a text with the number of hosts that sent stacks; an empty text for a run on one host.
+
+    `run_hosts` is the number of hosts of the run, or 0 if it is unknown.
+    """
     if not stacks.hosts:
         return ""
     every = {*stacks.hosts, *stacks.silent}
-    number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
+    count, most = len(every - set(stacks.silent)), max(len(every), run_hosts)
+    number = say("alerts.hosts-answered", language, count=count, every=most)
     if stacks.groups or not stacks.silent:  # otherwise, the sentence about the ranks lists the silent hosts
         return number
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"

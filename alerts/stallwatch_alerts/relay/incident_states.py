@@ -128,10 +128,11 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
     merged = {alias for incident in incidents for alias in incident.aliases}
     incidents = [incident for incident in incidents if incident.id not in merged]
     if alert.name == HOST_GONE:
+        host = alert.labels.get("host")
         about = [
             incident
             for incident in incidents
-            if incident.stacks and alert.labels.get("host") in incident.stacks.silent
+            if host in incident.gone_hosts or (incident.stacks and host in incident.stacks.silent)
         ]
     elif rule:
         about = [incident for incident in incidents if incident.concerns(rule=rule)]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.absence import Absence, absence
+from stallwatch_exporter.cluster.absent_hosts import AbsentHosts
 from stallwatch_exporter.cluster.host import split_address
+from stallwatch_exporter.cluster.known_agent import LEAST_SILENT, KnownAgent
 from stallwatch_exporter.cluster.merging import (
     KEPT_SECONDS,
     RunEpisodes,
@@ -40,8 +42,6 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # minimum and maximum seconds until a host counts as silent
-
 # An agent that is silent for this long counts as lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
 # If this process was suspended for this long, another agent has taken over merging the reports, and this
@@ -55,61 +55,12 @@ _MOST_ABSENT = 4096
 # each host posts less often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
-_SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
 #: Function that takes the numbers of expected, reporting, and silent hosts. All three are ``None`` if another
 #: agent merges the reports.
 HostCounts = Callable[[int | None, int | None, int | None], None]
-
-
-class _Agent:
-    """State of one agent, based on its newest report."""
-
-    def __init__(self, report: AgentReport, now: float) -> None:
-        self.report = report
-        self.host = report.host  #: name of the host in the run
-        self.at = now
-        self.first_at = now
-        self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: `closed` is true after the lost agent's incidents are closed
-
-        # IDs and statuses of the incidents in the last reply.
-        self.answered: frozenset[tuple[str, str]] = frozenset()
-        self.ranks = ranks_in(report.ranks)
-        self._ahead: deque[float] = deque(maxlen=_SKEWS)
-
-    def update(self, report: AgentReport, now: float, wall: float) -> None:
-        """Replace the agent's report with a newer report."""
-        if report.ranks != self.report.ranks:
-            self.ranks = ranks_in(report.ranks)
-        self.report, self.at, self.lost, self.closed = report, now, False, False
-        self._ahead.append(report.clock - wall)
-
-    @property
-    def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead of the coordinator's clock.
-
-        Delays of posts only reduce the measured values, so the largest value is the best estimate.
-        """
-        return max(self._ahead, default=0.0)
-
-    def has_part_in(self, incident: Incident) -> bool:
-        """Return whether this incident of the run includes an incident of the agent."""
-        return any(alias.startswith(f"{self.report.agent} ") for alias in incident.aliases)
-
-    def is_silent(self, now: float) -> bool:
-        """Return whether the agent's next post is overdue."""
-        # Allow for delays because the agent's thread can be several seconds late on a busy host.
-        patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
-        limit = max(SILENT_BEATS * self.beat, patience)
-        return self.report.ending is None and now - self.at > limit
-
-    def stacks(self, now: float) -> StallStacks | None:
-        """Return the agent's newest stack snapshot if it belongs to the current quiet period."""
-        age = self.report.stacks_age + now - self.at
-        return self.report.stacks if age <= self.report.quiet + now - self.at + 1.0 else None
 
 
 class Coordinator:
@@ -152,13 +103,16 @@ class Coordinator:
 
     def _start_anew(self) -> None:
         """Set up the state of a run for which no report has arrived yet."""
-        self._agents: dict[str, _Agent] = {}
+        self._agents: dict[str, KnownAgent] = {}
         self._named: dict[str, str] = {}  # IDs of the hosts by their names in the run
 
         # Ranks of each host that does not post, and the time when an agent first reported the host.
         self._absent: dict[str, tuple[str, float]] = {}
-        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+        self._episodes = RunEpisodes(
+            self._report, self._view, self._is_complete, self._clock, lambda: self._absence().is_awaited
+        )
         self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
+        self._absent_hosts = AbsentHosts(self._episodes.take, self._clock, self._wall)
         self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
         self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
         self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
@@ -180,7 +134,7 @@ class Coordinator:
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run already has {_MOST_AGENTS:,} agents, which is the maximum")
-                agent = self._agents[report.agent] = _Agent(taken, now - report.age)
+                agent = self._agents[report.agent] = KnownAgent(taken, now - report.age)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
             agent.update(taken, now - report.age, self._wall() - report.age)
@@ -207,13 +161,16 @@ class Coordinator:
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._close_orphans(now)
-            if all(agent.report.ending is not None for agent in self._agents.values()):
-                self._slowness.end(
-                    [agent.report.ending for agent in self._agents.values() if agent.report.ending]
-                )
+            missed = self._absence()
+            self._absent_hosts.look(self._agents.values(), missed, self._ledger.values())
+            up = [agent for agent in self._agents.values() if agent.host not in missed.gone]
+            if all(agent.report.ending is not None for agent in up):
+                endings = [agent.report.ending for agent in up if agent.report.ending]
+                self._slowness.end(endings)
+                self._absent_hosts.end(endings)
             self._episodes.flush()
             self._note_sent()
-            self._count_hosts(now)
+            self._count_hosts(missed, now)
 
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state because the run's agents now report to another coordinator.
@@ -294,6 +251,12 @@ class Coordinator:
             return not self._episodes.has_news and not self._unsent
 
     @property
+    def is_waiting(self) -> bool:
+        """Return whether a change waits for the reports of hosts that might be gone."""
+        with self._lock:
+            return self._episodes.has_news and self._absence().is_awaited
+
+    @property
     def is_over(self) -> bool:
         """Return whether no agent is known and all notifications have been sent."""
         with self._lock:
@@ -320,18 +283,15 @@ class Coordinator:
                 or each.has_part_in(incident)
             )
 
-    def _count_hosts(self, now: float) -> None:
+    def _count_hosts(self, missed: Absence, now: float) -> None:
         there = [agent for agent in self._up() if agent.report.ending is None]
         if not there:
             return
-        by_host = Counter(agent.report.host_id for agent in self._agents.values())
         silent = {agent.report.host_id for agent in there if agent.is_silent(now)}
         reporting = {agent.report.host_id for agent in there} - silent
-        # Under srun, a host can have one agent for each rank.
-        expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
-        self._hosts(expected, len(reporting), len(silent))
+        self._hosts(missed.expected, len(reporting), len(silent))
 
-    def _look(self, agent: _Agent, now: float) -> None:
+    def _look(self, agent: KnownAgent, now: float) -> None:
         quiet = now - agent.at
         if agent.report.ending is None:
             if quiet > _LOST_SECONDS and not agent.lost:
@@ -368,7 +328,7 @@ class Coordinator:
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
 
-    def _close_left(self, agent: _Agent) -> None:
+    def _close_left(self, agent: KnownAgent) -> None:
         """Close the incidents that were still open when their agent was lost."""
         agent.closed = True
         for incident in agent.report.incidents:
@@ -441,7 +401,13 @@ class Coordinator:
         elif not silent:  # the only agent, for example because the other hosts refuse its reports
             stacks = next(iter(parts.values()), None)
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
-        return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
+        hosts |= {rank: agent.host for agent in up for rank in agent.ranks}
+        return View(stacks, hosts, self._absence())
+
+    def _absence(self) -> Absence:
+        absent = {host: since for host, (_, since) in self._absent.items()}
+        now, wall = self._clock(), self._wall()
+        return absence(self._agents.values(), absent, self._expected(), self._newest_at, now, wall)
 
     def _ruling(self, now: float) -> Ruling | None:
         """Return the joint ruling of all hosts on the current quiet period."""
@@ -462,7 +428,7 @@ class Coordinator:
         world = max((agent.report.world for agent in up), default=0)
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
-    def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
+    def _ranks(self, agents: Iterable[KnownAgent]) -> dict[str, str]:
         """Return the folded ranks, such as ``0-7``, for each host of `agents` and for each absent host."""
         found: dict[str, list[str]] = {}
         for agent in agents:
@@ -473,7 +439,7 @@ class Coordinator:
     def _silent(self, now: float) -> list[str]:
         silent = {agent.host for agent in self._up() if agent.is_silent(now)}
         beat = min((agent.beat for agent in self._agents.values()), default=BEAT_SECONDS)
-        limit = max(SILENT_BEATS * beat, _LEAST_SILENT)
+        limit = max(SILENT_BEATS * beat, LEAST_SILENT)
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
@@ -485,9 +451,9 @@ class Coordinator:
             if len(self._absent) < _MOST_ABSENT:
                 self._absent.setdefault(host, (hosts[host], now))
 
-    def _up(self) -> list[_Agent]:
+    def _up(self) -> list[KnownAgent]:
         """Return the agents. If several agents claim the same rank, return only the newest agent."""
-        claims: dict[int, list[_Agent]] = {}
+        claims: dict[int, list[KnownAgent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
                 claims.setdefault(rank, []).append(agent)
@@ -537,7 +503,7 @@ class Coordinator:
         hosts = len(self._shared.hosts) if self._shared is not None else 1
         return min(_SLOWEST, max(QUIET_BEAT_SECONDS, hosts / _PER_SECOND))
 
-    def _reply(self, agent: _Agent, now: float) -> Reply:
+    def _reply(self, agent: KnownAgent, now: float) -> Reply:
         shared = self._shared
         if shared is None or now - self._shared_at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
             hosts = self._ranks(each for each in self._agents.values() if each.report.ending is None)

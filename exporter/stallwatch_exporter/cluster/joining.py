@@ -112,6 +112,7 @@ class Joining:
             shown=shown,
             renamed=renamed,
             is_settled=lambda: coordinator.is_settled,
+            is_waiting=lambda: coordinator.is_waiting,
             notice=self._notice,
         )
         if self._engine is not None:

@@ -89,6 +89,7 @@ class Member:
         renamed: Callable[[str], None] = lambda _: None,
         is_settled: Callable[[], bool] = lambda: True,
         is_known: Callable[[], bool] = lambda: True,
+        is_waiting: Callable[[], bool] = lambda: False,
         alone_seconds: float = ALONE_SECONDS,
         clock: Callable[[], float] = steady.now,
         wall: Callable[[], float] = time.time,
@@ -99,7 +100,8 @@ class Member:
 
         Some functions control the coordinator within this agent. `address` returns the address on which it
         listens, and `step` processes its pending work. `is_settled` returns whether it has sent all
-        notifications, and `is_known` returns whether the other hosts know about these notifications.
+        notifications, `is_known` returns whether the other hosts know about these notifications, and
+        `is_waiting` returns whether a notification waits for the reports of other hosts.
         `leave` is called if another coordinator accepts the reports, and receives the ledger and the
         escalated IDs of that coordinator.
 
@@ -115,7 +117,7 @@ class Member:
         self._step = step
         self._leave = leave
         self._shown, self._renamed = shown, renamed
-        self._is_settled, self._others_know = is_settled, is_known
+        self._is_settled, self._others_know, self._is_waiting = is_settled, is_known, is_waiting
         self._alone_seconds = alone_seconds
         self._clock = clock
         self._wall = wall
@@ -274,6 +276,8 @@ class Member:
                 if self._others_know():
                     break
                 # Otherwise, the next coordinator would notify users again.
+                end = began + timeout + BEAT_SECONDS
+            elif self._is_waiting():
                 end = began + timeout + BEAT_SECONDS
             time.sleep(LOOK_SECONDS)
         self._closing = True

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from stallwatch_exporter.incident import RANKS, Incident
+from stallwatch_exporter.cluster.absence import Absence, cause_of
+from stallwatch_exporter.incident import HOST_GONE, RANKS, Incident
 from stallwatch_exporter.watching.episodes import (
     Episode,
     Episodes,
@@ -40,6 +41,7 @@ class View(msgspec.Struct, frozen=True):
 
     stacks: StallStacks | None = None  #: stacks of the ranks on all hosts
     hosts: Mapping[int, str] = {}  #: host of each rank
+    missed: Absence = Absence()  #: hosts that do not report
 
 
 def _is_unknown(reported: Incident | None) -> bool:
@@ -69,13 +71,16 @@ class RunEpisodes(Episodes):
         view: Callable[[], View],
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         """Set up the episodes.
 
-        `is_complete` returns whether all hosts replied since the newest incident arrived.
+        `is_complete` returns whether all hosts replied since the newest incident arrived, and `is_awaited`
+        returns whether the next report of a host that might be gone is not overdue yet.
         """
         self._view = view
         self._is_complete = is_complete
+        self._is_awaited = is_awaited
         self._clock = clock
         self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified ID
         self._numbers: dict[tuple[str, str], int] = {}  # highest incident number in use, by kind and rule
@@ -208,10 +213,14 @@ class RunEpisodes(Episodes):
         """Return whether the episode can be reported.
 
         It can be reported if it was reported before, or if all hosts have replied or had enough time to
-        reply since the newest incident arrived.
+        reply since the newest incident arrived. If all known failures only show that peers were lost, the
+        next report of each host is awaited, because a host that does not report is the cause.
         """
-        waited = self._clock() - episode.began
-        return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
+        if self._is_complete():
+            return True
+        if _only_of_peers(episode) and self._is_awaited():
+            return False
+        return episode.reported is not None or self._clock() - episode.began >= GATHER_SECONDS
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
         """Return whether the incident has changed enough to be reported."""
@@ -243,7 +252,9 @@ class RunEpisodes(Episodes):
 
         def precedence(incident: Incident) -> tuple[float, ...]:
             kind = ("ended", "stall", "finding").index(incident.kind)
-            symptom = incident.primary is not None and incident.primary.role == "symptom"
+            symptom = incident.of_peers or (
+                incident.primary is not None and incident.primary.role == "symptom"
+            )
             innocent = incident.kind == "stall" and incident.host not in guilty
             order = (kind if incident.severity == "critical" else 3, symptom, innocent)
             return (*order, -RANKS[incident.severity], incident.opened_at)
@@ -260,6 +271,13 @@ class RunEpisodes(Episodes):
         if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
             _lengthen(folded, episode)
+        folded.run_hosts = view.missed.expected
+        missed = msgspec.structs.replace(view.missed, gone=_explaining(view.missed.gone, folded))
+        cause = cause_of(folded, missed) if _is_unexplained(episode) else None
+        if cause is not None:
+            folded.rule, folded.primary, folded.rank, folded.note = cause.rule, cause, None, ""
+            folded.host = cause.host or folded.host
+            folded.gone_hosts = dict(missed.gone) if cause.rule == HOST_GONE else {}
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
@@ -351,6 +369,33 @@ def _lengthen(folded: Incident, episode: Episode) -> None:
     ]
     folded.stalled_since = min([since, *alike])
     folded.stalled_seconds = (folded.stalled_seconds or 0.0) + since - folded.stalled_since
+
+
+def _only_of_peers(episode: Episode) -> bool:
+    """Return whether the run failed, but only with failures that show that peers were lost."""
+    ended = [incident for incident in episode.troubles.values() if incident.kind == "ended"]
+    if episode.reported is not None and episode.reported.kind == "ended":
+        return False
+    return bool(ended) and all(incident.of_peers for incident in ended)
+
+
+def _explaining(gone: Mapping[str, float], incident: Incident) -> Mapping[str, float]:
+    """Return the lost hosts that can explain the incident.
+
+    If ranks of other hosts had caused a stall before, only a host that was lost during the stall can.
+    """
+    stacks = incident.stacks
+    if stacks is None or not stacks.odd or stacks.why == "unreachable":
+        return gone
+    return {host: at for host, at in gone.items() if at >= incident.opened_at}
+
+
+def _is_unexplained(episode: Episode) -> bool:
+    """Return whether all critical problems are stalls or only show that peers were lost."""
+    return all(
+        incident.of_peers or incident.kind == "stall" or incident.severity != "critical"
+        for incident in episode.troubles.values()
+    )
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:

@@ -64,6 +64,10 @@ class _Unknown(Exception):
     """Raised if a program other than an agent of the run responds."""
 
 
+class _Unsigned(_Refusal):
+    """Raised if a program accepts a request, but its response has no valid signature."""
+
+
 class Connection(http.client.HTTPConnection):
     """A connection to an address that needs no name resolution, or to a Unix socket."""
 
@@ -265,7 +269,7 @@ class Peer:
                     return read(content, Elsewhere)
                 raise _Refusal(_reason(status))
             except _Refusal as problem:
-                self._notices(f"{self.name} does not accept the reports of this host: {problem}")
+                self._refused(self.name, problem)
                 break
             except _Unknown:
                 break
@@ -296,7 +300,7 @@ class Peer:
         try:
             found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
         except _Refusal as problem:
-            self._notices(f"{self.name} does not accept the reports of this host: {problem}")
+            self._refused(self.name, problem)
         except _PROBLEMS:
             pass
         finally:
@@ -310,21 +314,30 @@ class Peer:
                 self._search = None
                 self._changed.notify_all()
 
+    def _refused(self, name: str, problem: _Refusal) -> None:
+        self._notices(f"{name} does not accept the reports of this host: {problem}")
+
     def _search_ports(self, signed: Signed, end: float) -> tuple[Hello, tuple[Any, ...]] | None:
         resolved = socket.getaddrinfo(self.host, self.ports[0], type=socket.SOCK_STREAM)
+        unsigned: tuple[int, _Unsigned] | None = None
         for *_, first in resolved:
             for port in self.ports:
                 where = (first[0], port, *first[2:])
                 if (left := end - time.monotonic()) <= 0:
-                    return None
+                    break
                 try:
                     return self._greet(where, signed, min(left, ANSWER_SECONDS / 2)), where
                 except ssl.SSLError as error:
                     raise _Refusal(
                         f"the certificate of one of the two hosts does not belong to the run ({error.reason})"
                     ) from error
+                except _Unsigned as problem:
+                    # A different program can use the port. The agent then listens on one of the next ports.
+                    unsigned = unsigned or (port, problem)
                 except (*_PROBLEMS, _Unknown):
                     continue  # no program responds, or the program is not an agent of this run
+        if unsigned is not None:
+            self._refused(join_address(self.host, unsigned[0]), unsigned[1])
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
@@ -365,7 +378,10 @@ def _sent(
     if status in (401, 426):
         raise _Refusal(_reason(status))
     if status in (200, 409):
-        raise _Refusal("its response is not signed with the secret of the run")
+        raise _Unsigned(
+            "its response is not signed with the secret of the run, "
+            "so a different program might use this port"
+        )
     raise _Unknown
 
 

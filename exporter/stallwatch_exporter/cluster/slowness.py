@@ -27,7 +27,7 @@ _DIGITS = 4  # Number of significant digits. Fewer digits would hide a differenc
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
 _ANEW_STEPS = 64  # number of steps that a new coordinator compares before it reports that a host caught up
 _MOST_POSTED = 64
-_RUN = "run"  # used instead of an agent's name, because the incident belongs to the run
+RUN = "run"  #: used instead of an agent's name, because the incident belongs to the run
 
 
 class UnacknowledgedSteps:
@@ -145,13 +145,11 @@ class Slowness:
 
     def end(self, endings: Iterable[Ending]) -> None:
         """Close the incident at the end of the run, with the worst ending of all hosts."""
-        ended = {RESOLUTIONS.get(ending.kind, "run-failed") for ending in endings}
-        worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
-        self._resolve(next((resolution for resolution in worst if resolution in ended), "unknown"))
+        self._resolve(worst_resolution(endings))
 
     def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:
         if self._book is None:
-            self._book = IncidentManager(report.run, "", self._changed, _known(ledger))
+            self._book = IncidentManager(report.run, "", self._changed, earlier_incidents(ledger, STRAGGLER))
         slow = self._watched.slow
         if slow is None:
             self._resolve("recovered")
@@ -184,18 +182,26 @@ class Slowness:
 
     def _changed(self, trouble: Incident) -> None:
         host = self._host or trouble.host
-        self._change(msgspec.structs.replace(trouble, id=qualified(_RUN, trouble), host=host))
+        self._change(msgspec.structs.replace(trouble, id=qualified(RUN, trouble), host=host))
 
 
-def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, with their original IDs."""
+def worst_resolution(endings: Iterable[Ending]) -> Resolution:
+    """Return how the end of a run resolves its incidents, from the endings of all hosts."""
+    ended = {RESOLUTIONS.get(ending.kind, "run-failed") for ending in endings}
+    worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
+    return next((resolution for resolution in worst if resolution in ended), "unknown")
+
+
+def earlier_incidents(ledger: Iterable[Incident], *rules: str) -> list[Incident]:
+    """Return the incidents with these rules that an earlier coordinator reported, with their original IDs."""
     found = []
     for known in ledger:
         for alias in known.aliases:
             agent, _, name = alias.partition(" ")
             episode = name.rpartition("/")[2]
-            if agent == _RUN and f"/{STRAGGLER}/" in name and episode.isdecimal():
-                facts = {"id": name, "kind": "finding", "rule": STRAGGLER, "severity": "warning"}
+            rule = next((rule for rule in rules if f"/{rule}/" in name), None)
+            if agent == RUN and rule is not None and episode.isdecimal():
+                facts = {"id": name, "kind": "finding", "rule": rule, "severity": "warning"}
                 found.append(msgspec.structs.replace(known, **facts, episode=int(episode), history=[]))
     return found
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
+from stallwatch_exporter.postmortem.recorded import (
+    recorded,
+    with_kept,
+    with_lost_hosts,
+    with_recorded,
+    without_copies,
+)
 from stallwatch_exporter.postmortem.run_folders import (
     folders_of_run,
     naming_followed_files,
@@ -196,6 +202,7 @@ def diagnose_run(
         notes_left = [note for note in diagnosis.notes if not contains_message(note, *_ENDS_OPEN)]
         diagnosis.notes = [time_limit_note(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
+    diagnosis = with_lost_hosts(diagnosis, known, reading.catalogue)
     diagnosis = with_kept(diagnosis, known)
     diagnosis = without_copies(diagnosis, problems, folders)
     if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):

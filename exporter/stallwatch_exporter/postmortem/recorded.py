@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.cluster.absence import host_gone
+from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, RANK_GONE, Incident
 from stallwatch_exporter.runs.run_state import last_sign
 from stallwatch_exporter.runs.runfolder import (
     RUN_INCIDENTS,
@@ -24,11 +26,13 @@ from stallwatch_exporter.runs.runfolder import (
 from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.decoding import from_json
+from stallwatch_rules.diagnosis.awaited import is_of_peers
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.files import open_regular
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
 from stallwatch_rules.locale import contains_message, duration_text
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.records import StallStacks
@@ -40,6 +44,9 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 # Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
+_OVERDUE_SECONDS = 60.0  # maximum age of an agent's record; agents write their records every 5 s
+#: Notes that are superfluous if the lost host is the cause.
+_ABOUT_LOST = ("diagnosis.absent-ranks", "diagnosis.hosts-unheard", "diagnosis.first-host")
 _BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
 
 
@@ -62,6 +69,8 @@ class Recorded(NamedTuple):
     lacking: Sequence[Message] = ()  #: notes on missing parts of the record
     info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
+    gone: Mapping[str, float] = {}  #: hosts that were lost before the run failed; Unix time of the last sign
+    absence: Primary | None = None  #: hosts that did not report, as the cause that the agents determined
     versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
     #: Last step on hosts with a recorded end, if the agent of another host was lost before the run finished.
     last_step: int | None = None
@@ -193,12 +202,16 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         ending = replace(ending, codes=codes, left=left, running=running)
     slow = [each for each in merged if each.rule == STRAGGLER and each.resolution != "recovered"]
     notes = [*_host_notes(first, parts, merged), *(note for part in parts for note in part.lacking)]
-    elsewhere = [each for each in merged if each.outlasted and each.host and each.host not in hosts]
+    absences = [each for each in merged if each.kind == "ended" and each.rule in (HOST_GONE, HOST_MISSING)]
+    others = [each for each in merged if each not in absences]
+    elsewhere = [each for each in others if each.outlasted and each.host and each.host not in hosts]
     causes = [
         incident
         for incident in elsewhere
         if (primary := incident.primary) is not None and (primary.role, primary.harm) == ("cause", "fatal")
     ]
+    failed_at = when(first) if first.ending is not None and first.ending.failed else -math.inf
+    lost = [part for part in parts if _is_lost(part) and when(part) < failed_at]
     holders = [part for part in parts if stall is not None and part.stall is stall]
     unheard = [part.unheard for part in parts if part.unheard is not None]
     steps = [part.info.step or 0 for part in parts if part.info is not None and part.ending is not None]
@@ -211,7 +224,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         stall_continues=any(part.stall_continues for part in holders),
         quiet=min((part.quiet for part in parts if part.quiet is not None), default=None),
         findings=[*findings.values(), *slow],
-        watched=any(part.watched for part in parts),
+        watched=any(part.watched for part in parts if part not in lost),
         end=first.end,
         threshold=first.threshold if stall is None else stall.threshold_seconds,
         unheard=max(unheard, default=None) if ending is None else None,
@@ -219,11 +232,20 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         lacking=[note for at, note in enumerate(notes) if note not in notes[:at]],
         info=first.info,
         elsewhere=causes[-1] if causes and ending is not None and ending.failed is not False else None,
+        gone={part.info.host_in_run: part.info.updated_at for part in lost if part.info is not None},
+        absence=absences[-1].primary if absences else None,
         versions={rank: found for part in parts for rank, found in part.versions.items()},
         last_step=max(steps, default=0)
         if unheard and ending is not None and ending.failed is False
         else None,
     )
+
+
+def _is_lost(part: Recorded) -> bool:
+    """Return whether the agent has not written its record for a while and did not record an ending."""
+    if part.info is None or part.ending is not None:
+        return False
+    return not part.watched or time.time() - part.info.updated_at > _OVERDUE_SECONDS
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
@@ -386,6 +408,18 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     elif known.unheard is not None:
         notes.append(message("diagnosis.agent-gone", time=iso(known.unheard) or ""))
     return replace(diagnosis, notes=notes)
+
+
+def with_lost_hosts(diagnosis: Diagnosis, known: Recorded, catalogue: Catalogue) -> Diagnosis:
+    """Name the hosts that did not report as the cause, if the logs show only that peers were lost."""
+    shown = diagnosis.primary
+    if diagnosis.unknown or (shown is not None and not is_of_peers(shown, catalogue)):
+        return diagnosis
+    cause = host_gone(known.gone, shown) if shown is not None and known.gone else known.absence
+    if cause is None:
+        return diagnosis
+    notes = [note for note in diagnosis.notes if not contains_message(note, *_ABOUT_LOST)]
+    return replace(_failed(diagnosis, cause), notes=notes)
 
 
 def _last_printed(incident: Incident) -> Text:

@@ -12,6 +12,7 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, 
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
+from stallwatch_rules.diagnosis.awaited import is_of_peers
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.endings import Ending
@@ -313,6 +314,7 @@ class Alarms:
         rule = primary.rule if primary else UNKNOWN_FAILURE
         death = _cause(primary, finding, unknown, last_lines, diagnosis.progress)
         death["ending"] = ending
+        death["of_peers"] = primary is not None and is_of_peers(primary, self._catalogue)
         if reported is None:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
@@ -412,6 +414,7 @@ class Alarms:
             "evidence": list(primary.evidence) if primary else shown,
             "note": finding.note if finding else "",
             "primary": primary,
+            "of_peers": primary is not None and is_of_peers(primary, self._catalogue),
             **where,
         }
         self._book.open("finding", rule, severity, now, **facts)

@@ -55,6 +55,8 @@ class IncidentUpdate(TypedDict, total=False):
     next_steps: list[Text]
     note: Text
     primary: Primary | None
+    of_peers: bool
+    gone_hosts: dict[str, float]
     ending: Ending | None
     stacks: StallStacks | None
     background: list[str]

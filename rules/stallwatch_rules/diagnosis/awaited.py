@@ -21,6 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
+_OF_PEERS: tuple[Tag, ...] = (*_LOST, "connecting")
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
 #: Text that states the world size, in the formats of DeepSpeed, torch, environment variables, NCCL,
 #: accelerate, and Lightning.
@@ -39,6 +40,14 @@ def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
     page = catalogue.pages.get(primary.rule)
     symptom = primary.role == "symptom" and primary.harm == "fatal"
     return symptom and page is not None and AWAITS_PEER in page.tags
+
+
+def is_of_peers(primary: Primary, catalogue: Catalogue) -> bool:
+    """Return whether the primary cause only shows that other processes of the run could not be reached."""
+    page = catalogue.pages.get(primary.rule)
+    if page is None or primary.harm != "fatal":
+        return False
+    return primary.role == "symptom" or any(tag in _OF_PEERS for tag in page.tags)
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:

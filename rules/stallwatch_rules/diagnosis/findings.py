@@ -146,6 +146,10 @@ class RuleFinding(msgspec.Struct, frozen=True):
         """Return the step of a match. A fatal match without a step gets the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
+    def had_trained(self, last_step: int | None) -> bool:
+        """Return whether the run had completed a step before one of the matches."""
+        return any(last_step if at.step is None else at.step for at in self.occurrences)
+
     @property
     def all_explained(self) -> tuple[str, ...]:
         """The rules that this finding explains, according to its page or to the facts of this run."""

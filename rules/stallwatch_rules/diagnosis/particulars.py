@@ -88,7 +88,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     first = finding.shown_match
     line = first.line if first is not None else finding.where
     captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
-    fixes = fixes_for(finding.page, environment, _evidence(finding.page, line, captures, run))
+    fixes = fixes_for(finding.page, environment, _evidence(finding, line, captures, run))
     failed = culprits(run.streams)
     line = line if line is not None else Line("", "", 0)
     rank = line.rank
@@ -125,8 +125,11 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     )
 
 
-def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
+def _evidence(
+    finding: RuleFinding, line: Line | None, captures: Mapping[str, str], run: Snapshot
+) -> Evidence:
     """Return the facts that decide which of the page's fixes apply, if any of the fixes has a condition."""
+    page = finding.page
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     streams = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -141,7 +144,8 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
             messages.append(seen.raised.message)
     lines = "\n".join((*_stored_lines(streams), *messages))
     text = "\n".join((lines, *failed, *others))
-    return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
+    framework, trained = framework_of(lines, failed, others), finding.had_trained(run.tracker.last_step)
+    return Evidence(framework, captures, run.tracker.shows_finish, text, trained)
 
 
 def _quoted_lines(finding: RuleFinding, line: Line, run: Snapshot) -> list[str]:

@@ -8,6 +8,7 @@ The conditions are:
   (see ``comparisons.py``)
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
+* ``trained``, ``not trained``: the ranks had completed a step before the line that matched, or had not
 * ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this
   rank
 * ``else``: none of the conditional fixes directly before this fix is shown
@@ -21,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
 
 
+_Bare = Literal["finished", "trained", "not trained", "rank unknown", "else"]
 # Fixes with a condition that cannot be evaluated come last, except fixes with one of these conditions.
-_ANYWHERE = ("version", "rank unknown")
+_ANYWHERE = ("version", "rank unknown", "trained", "not trained")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 # A pattern in a condition can contain repeats such as {0,20}.
 _CONDITION = lazy(r"\{(?P<condition>(?:[^{}]|\{[\d,]+\})*)\}\s*(?P<text>.*)", re.DOTALL)
@@ -50,12 +52,13 @@ class Evidence(msgspec.Struct, frozen=True):
     captures: Mapping[str, str] = {}
     finished: bool = False
     text: str = ""  #: stored lines of the log
+    trained: bool = False  #: True if the ranks had completed a step before the line that matched
 
 
 class Condition(msgspec.Struct, frozen=True):
     """A condition of a fix: the kind of the condition, and the values that it compares."""
 
-    kind: Literal["version", "in", "larger", "log", "finished", "rank unknown", "else"]
+    kind: Literal["version", "in", "larger", "log", _Bare]
     left: str = ""
     right: str = ""
 
@@ -74,6 +77,8 @@ class Condition(msgspec.Struct, frozen=True):
             return evidence.framework in _listed(self.right)
         if self.kind == "finished":
             return evidence.finished
+        if self.kind in ("trained", "not trained"):
+            return evidence.trained == (self.kind == "trained")
         if self.kind == "log":
             return re.search(self.right, evidence.text, re.MULTILINE) is not None
         return bool(Comparison(self.left, ">", self.right).holds(evidence.captures))
@@ -87,8 +92,8 @@ class Condition(msgspec.Struct, frozen=True):
         if self.kind == "in":
             names = ", ".join(FRAMEWORKS[name].name for name in _listed(self.right))
             return message("diagnosis.fix-in", names=names, fix=fix)
-        if self.kind == "finished":
-            return message("diagnosis.fix-finished", fix=fix)
+        if self.kind in ("finished", "trained", "not trained"):
+            return message(f"diagnosis.fix-{self.kind.replace(' ', '-')}", fix=fix)
         if self.kind == "log":
             return message("diagnosis.fix-log", pattern=self.right, fix=fix)
         return message("diagnosis.fix-larger", left=self.left, right=self.right, fix=fix)
@@ -114,8 +119,7 @@ def parse_fix(text: str) -> Fix:
     return Fix(found["text"], tuple(_condition(part.strip()) for part in found["condition"].split(";")))
 
 
-_Bare = Literal["finished", "rank unknown", "else"]
-_BARE: Mapping[str, _Bare] = {"finished": "finished", "rank unknown": "rank unknown", "else": "else"}
+_BARE: Mapping[str, _Bare] = {name: name for name in get_args(_Bare)}
 
 
 def _condition(text: str) -> Condition:

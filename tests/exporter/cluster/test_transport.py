@@ -226,7 +226,14 @@ def test_notice_names_a_configured_coordinator_that_does_not_respond(three: Clus
     assert [note for note in first.notes if "does not respond" in note]
 
 
-def test_ports_in_use_are_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "banner",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n# HELP stallwatch_up\n",
+    ],
+)
+def test_ports_in_use_are_skipped(banner: bytes, three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's key determines the ports; a program and an agent of another run use the first two."""
     monkeypatch.setattr(client, "FIRST_PORT", free_port())
     monkeypatch.setattr(client, "_PORTS", client._TRIES)
@@ -235,7 +242,7 @@ def test_ports_in_use_are_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatc
 
     class Other(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            self.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+            self.request.sendall(banner)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", ports[0]), Other) as program:
         threading.Thread(target=program.serve_forever, daemon=True).start()
@@ -245,6 +252,23 @@ def test_ports_in_use_are_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatc
     assert first.merges.agents == ["agent0", "agent1"]
     assert other.merges.agents == ["agent0"]
     assert [*other.notes, *first.notes, *second.notes] == []
+
+
+def test_notice_names_the_port_that_a_different_program_uses(three: Cluster) -> None:
+    class Metrics(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"HTTP/1.0 200 OK\r\n\r\n# HELP stallwatch_up\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Metrics) as program:
+        threading.Thread(target=program.serve_forever, daemon=True).start()
+        port = program.server_address[1]
+        second = three.start(1, address=f"127.0.0.1:{port}")
+        assert second.post()
+        program.shutdown()
+    assert second.notes == [
+        f"127.0.0.1:{port} does not accept the reports of this host: its response is not signed with the "
+        "secret of the run, so a different program might use this port"
+    ]
 
 
 def test_refusal_reaches_only_the_refused_agent(three: Cluster) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch_exporter.cluster.absence import Absence, host_missing
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem import recorded as recorded_facts
@@ -373,14 +374,49 @@ def test_agents_without_a_folder_are_counted(keep: Keep, diagnose: Diagnose) -> 
     assert "The run had 3 agents, but only the records of 2 of them were found." in words
 
 
-def test_lost_host_is_named_and_a_silent_log_is_not_a_problem(keep: Keep, diagnose: Diagnose) -> None:
-    keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both(PEER_GONE))
-    keep(2, None, lines=both(), seconds=60.0)
-    found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
-    (gone,) = [note for note in map(render, found.notes) if "is not known" in note]
-    known = "It is not known what happened to n2: no agent on n2 reported anything after 2026-11-27T"
-    assert gone.startswith(known)
-    assert found.verdict == "failed"
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds", "rule"),
+    [
+        (PEER_GONE, 60.0, "host-gone"),
+        (OUT_OF_MEMORY, 60.0, "cuda-oom"),  # the log shows the cause
+        (PEER_GONE, 160.0, "gloo-connection-closed"),  # n2 was lost after the failure of the other hosts
+    ],
+)
+def test_host_that_was_lost_before_the_others_lost_their_peers_is_the_cause(
+    keep: Keep, diagnose: Diagnose, failure: str, seconds: float, rule: str
+) -> None:
+    failed = Ending("failed", 1, detail="It exited with 1.")
+    keep(1, failed, lines=both(failure))
+    keep(2, None, lines=both(), seconds=seconds)
+    found = diagnose(keep(3, failed).path)
+    assert found.verdict == "failed" and found.primary is not None
+    assert found.primary.rule == rule
+    unheard = [note for note in map(render, found.notes) if "is not known" in note]
+    if rule == "host-gone":
+        assert (render(found.primary.title), found.primary.host) == ("Host n2 stopped answering", "n2")
+        assert "from n2 since 2026-11-27 03:27:40 UTC" in render(found.primary.why)
+        assert unheard == []
+    else:
+        known = "It is not known what happened to n2: no agent on n2 reported anything after 2026-11-27T"
+        assert unheard[0].startswith(known)
+
+
+@pytest.mark.parametrize(("failure", "rule"), [(PEER_GONE, "host-missing"), (OUT_OF_MEMORY, "cuda-oom")])
+def test_absence_that_the_agents_found_is_the_cause_of_lost_peers(
+    keep: Keep, diagnose: Diagnose, failure: str, rule: str
+) -> None:
+    cause = host_missing(Absence({}, 1, ["n1", "n2"], 3))
+    ended = msgspec.structs.replace(
+        stall("n1", None, kind="ended", rule="host-missing"), primary=cause, hosts=["n1", "n2"]
+    )
+    failed = Ending("failed", 1, detail="It exited with 1.")
+    keep(1, failed, lines=both(failure), incidents={"run-incidents.jsonl": [ended]})
+    found = diagnose(keep(2, failed, lines=both(failure)).path)
+    assert found.primary is not None and found.primary.rule == rule
+    assert not any("reported this cause" in render(note) for note in found.notes)
 
 
 def test_first_failed_host_is_found_with_corrected_clocks(keep: Keep, diagnose: Diagnose) -> None:

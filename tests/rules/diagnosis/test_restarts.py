@@ -146,3 +146,27 @@ def test_failed_connection_after_a_restart_is_not_the_cause(catalogue: Catalogue
     assert [finding.role for finding in found.findings if finding.rule.startswith("gloo")] == ["symptom"]
     first = diagnose(catalogue, matcher, refused)
     assert first.primary is not None and first.primary.rule == "gloo-connect-full-mesh-failed"
+
+
+LOST = (
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: "
+    "The connection to the C10d store has failed.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "role", "advice"),
+    [
+        ("", "cause", "On the failing node, run `getent hosts MASTER_ADDR`"),
+        (steps(1, 21), "symptom", "The address is correct, because the ranks used it before."),
+    ],
+)
+def test_rendezvous_lost_after_training_is_not_a_wrong_address(
+    catalogue: Catalogue, matcher: Matcher, before: str, role: str, advice: str
+) -> None:
+    found = diagnose(catalogue, matcher, before + LOST)
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.role) == ("rendezvous-connection-failed", role)
+    assert str(found.primary.fixes[0]).startswith(advice)
+    addresses = [fix for fix in map(str, found.primary.fixes) if "getent" in fix]
+    assert len(addresses) == (not before)

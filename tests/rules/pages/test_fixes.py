@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from smallruns import raised, steps
 
@@ -63,6 +64,23 @@ def shown(page: RulePage, evidence: Evidence | None) -> list[str]:
 )  # fmt: skip
 def test_only_applicable_fixes_are_shown(page: RulePage, evidence: Evidence, fixes: list[str]) -> None:
     assert shown(page, evidence) == fixes
+
+
+@pytest.mark.parametrize(
+    ("evidence", "first"),
+    [
+        (Evidence(trained=True), "Look at the host."),
+        (Evidence(), "Check the address."),
+        (None, "If the ranks had already trained: Look at the host."),
+    ],
+)
+def test_fix_can_depend_on_whether_the_ranks_had_trained(
+    page: RulePage, evidence: Evidence | None, first: str
+) -> None:
+    fixes = ["{trained} Look at the host.", "{not trained} Check the address.", "Always this."]
+    sections = msgspec.structs.replace(page.sections, fixes=fixes, zh_fixes=fixes)
+    texts = shown(msgspec.structs.replace(page, sections=sections), evidence)
+    assert (texts[0], texts[-1], len(texts)) == (first, "Always this.", 3 if evidence is None else 2)
 
 
 def test_conditions_become_text_without_a_run(page: RulePage) -> None:

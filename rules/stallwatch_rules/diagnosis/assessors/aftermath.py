@@ -81,10 +81,13 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
                 if not exception.shows_teardown or exception.stream[1] in crashed
             ]
         failures = [finding for finding in now.found if finding.is_failure and finding.rule not in others]
-        # Processes that have trained were connected. They connect again only after an earlier failure.
-        again = late.tagged("connecting") and any(place.step for place in late.occurrences)
-        if any(again or came_before(finding, late) for finding in failures) or any(
-            again or _raised_first(exception, late) for exception in raised
+        # Processes that have trained were connected. They lose the connection, or connect again, only after
+        # an earlier failure. The log of this failure might be missing.
+        again = late.tagged("connecting") and late.had_trained(run.tracker.last_step)
+        if (
+            again
+            or any(came_before(finding, late) for finding in failures)
+            or any(_raised_first(exception, late) for exception in raised)
         ):
             changed = replace(late, role="symptom")
         elif late.tagged("cancelled") and _task_failed_before(now, late):

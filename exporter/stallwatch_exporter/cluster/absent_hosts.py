@@ -1,0 +1,102 @@
+"""Manage the incidents about hosts that do not report while the other hosts of the run wait or continue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+
+from stallwatch_exporter.cluster.absence import Absence, host_gone, host_missing
+from stallwatch_exporter.cluster.known_agent import KnownAgent
+from stallwatch_exporter.cluster.merging import qualified
+from stallwatch_exporter.cluster.slowness import RUN, earlier_incidents, worst_resolution
+from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, Incident
+from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.records import Primary
+
+#: Seconds without a report after which users are notified of a host, although the other hosts continue.
+GONE_SECONDS = 60.0
+#: Seconds after the start of the first agent until users are notified of hosts that have never reported. This
+#: is half of the time for which torchrun waits for all hosts (torch 2.13,
+#: `distributed/elastic/rendezvous/dynamic_rendezvous.py`, `RendezvousTimeout`).
+MISSING_SECONDS = 300.0
+
+
+class AbsentHosts:
+    """Open and close the incidents about hosts that do not report while the other hosts wait or continue.
+
+    `change` receives each change of the incidents.
+    """
+
+    def __init__(
+        self, change: Callable[[Incident], None], clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._change = change
+        self._clock = clock
+        self._wall = wall
+        self._book: IncidentManager | None = None
+        self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
+
+    def look(self, agents: Collection[KnownAgent], missed: Absence, ledger: Iterable[Incident]) -> None:
+        """Update the incidents. `ledger` contains the incidents that were reported to users."""
+        if not agents:
+            return
+        now, wall = self._clock(), self._wall()
+        if self._book is None:
+            run = next(iter(agents)).report.run
+            known = earlier_incidents(ledger, HOST_GONE, HOST_MISSING)
+            self._book = IncidentManager(run, "", self._changed, known)
+            for adopted in self._book.all_open:
+                self._gone |= adopted.gone_hosts
+                self._changed(adopted)
+        up = [agent for agent in agents if agent.host not in missed.gone]
+        reporting = {agent.host for agent in up}
+        self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
+        # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.
+        if all(agent.report.ending is None for agent in agents) and any(_trains(agent, now) for agent in up):
+            # If the host's own incident is open, its end already reports that the host is gone.
+            reported = {agent.host for agent in agents if any(map(_is_open, agent.report.incidents))}
+            lost = {host: at for host, at in missed.gone.items() if wall - at > GONE_SECONDS}
+            self._gone = {host: at for host, at in lost.items() if host not in reported} | self._gone
+        step = max((agent.report.step for agent in up if agent.report.step is not None), default=None)
+        self._set(HOST_GONE, host_gone(self._gone) if self._gone else None, step)
+        waited = now - min(agent.at - agent.report.started_age for agent in agents)
+        waits = missed.missing > 0 and step is None and waited > MISSING_SECONDS
+        self._set(HOST_MISSING, host_missing(missed) if waits else None, step)
+
+    def end(self, endings: Iterable[Ending]) -> None:
+        """Close the incidents at the end of the run, with the worst ending of all hosts that report."""
+        self._gone.clear()
+        if self._book is not None:
+            self._book.resolve_all(self._wall(), worst_resolution(endings))
+
+    def _set(self, rule: str, primary: Primary | None, step: int | None) -> None:
+        """Open, update, or close the incident of this rule."""
+        assert self._book is not None
+        at, incident = self._wall(), self._book.get("finding", rule)
+        facts: IncidentUpdate = {"primary": primary}
+        if rule == HOST_GONE:
+            facts["gone_hosts"] = dict(self._gone)
+        if primary is None:
+            if incident is not None:
+                self._book.resolve(incident, at, "recovered")
+        elif incident is None:
+            facts["harm"], facts["step"] = "by-progress", step
+            self._book.open("finding", rule, "warning", at, **facts)
+        else:
+            self._book.update(incident, at, **facts)
+
+    def _changed(self, trouble: Incident) -> None:
+        host = trouble.primary.host if trouble.primary is not None else ""
+        self._change(msgspec.structs.replace(trouble, id=qualified(RUN, trouble), host=host))
+
+
+def _is_open(incident: Incident) -> bool:
+    return incident.status == "open"
+
+
+def _trains(agent: KnownAgent, now: float) -> bool:
+    """Return whether the agent's ranks train, according to a recent report."""
+    report = agent.report
+    return report.phase == "train" and report.step is not None and not agent.is_quiet(now)

@@ -1,0 +1,255 @@
+"""Hosts that do not report are named as the cause of failures that they explain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from clustercases import T0, Chat, Clock, Host, incident
+
+from stallwatch_exporter.cluster.coordinator import Coordinator
+from stallwatch_exporter.cluster.merging import _explaining
+from stallwatch_exporter.cluster.wire import Reply
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.locale import LANGUAGES, render
+from stallwatch_rules.messages import bilingual
+from stallwatch_rules.records import Primary
+from stallwatch_rules.stacks.records import StallStacks
+
+KNOWN: dict[str, Any] = {"of_peers": False, "rule": "cuda-oom", "primary": None}
+
+
+class Run:
+    """Some of the three hosts of a run, and a coordinator."""
+
+    def __init__(self, *names: str, **facts: Any) -> None:
+        self.clock = Clock()
+        self.chat = Chat()
+        self.hosts = {name: Host(name, int(name[1:]) - 1, self.clock) for name in names}
+        for host in self.hosts.values():
+            host.facts |= facts
+        self.coordinator = Coordinator([self.chat], name="n1-1", clock=self.clock, wall=self.clock.wall)
+
+    def passes(self, seconds: float, *names: str, every: float = 10.0) -> Reply | None:
+        """Advance the clock; these hosts post at the interval of a healthy run."""
+        reply = None
+        for second in range(round(seconds)):
+            if second % every == 0:
+                for name in names:
+                    reply = self.coordinator.take(self.hosts[name].report())
+            self.clock.now += 1.0
+            self.coordinator.step()
+        return reply
+
+    def fails(self, *names: str, **facts: Any) -> None:
+        """End the command on these hosts."""
+        for name in names:
+            host, at = self.hosts[name], self.hosts[name].wall()
+            given = {"rule": "peer-closed", "of_peers": True, "primary": primary("peer-closed"), **facts}
+            ended = {"kind": "ended", "status": "resolved", "resolution": "run-failed", "resolved_at": at}
+            host.has(incident(at, **{**ended, **given}))
+            host.facts["ending"] = Ending("failed", 1)
+            self.coordinator.take(host.report())
+        self.coordinator.step()
+
+
+def primary(rule: str) -> Primary:
+    title = bilingual("A peer closed its connection", "对端断开连接")
+    return Primary(
+        rule, title, "symptom", "fatal", 0.9, 0, "stderr", 7, None, 40, ["closed by peer"], {}, "", []
+    )
+
+
+def titles(chat: Chat) -> list[tuple[str, str, str]]:
+    return [
+        (item.kind, item.status, render(item.primary.title) if item.primary is not None else item.rule)
+        for item in chat.got
+    ]
+
+
+def test_crash_after_the_loss_of_a_host_names_the_host() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(21, *run.hosts)
+    lost_at = T0 + run.clock.now - 1.0
+    run.passes(4, "n1")
+    run.fails("n1", "n3")
+    run.passes(3)
+    assert not run.chat.got and run.coordinator.is_waiting, "the next post of n2 is not overdue yet"
+    run.passes(7)
+    (sent,) = run.chat.got
+    assert (sent.rule, sent.host, sent.rank, sent.gone_hosts) == ("host-gone", "n2", None, {"n2": lost_at})
+    assert (sent.hosts, sent.run_hosts, sent.resolution) == (["n1", "n3"], 3, "run-failed")
+    assert sent.primary is not None and sent.primary.evidence == ["closed by peer"]
+    why = render(sent.primary.why)
+    assert render(sent.primary.title) == "Host n2 stopped answering"
+    assert "from n2 since 2023-11-14 22:30:20" in why and "A peer closed its connection." in why
+    assert not run.coordinator.is_waiting
+
+
+@pytest.mark.parametrize(
+    ("reports", "facts", "rule"),
+    [
+        ((), {}, "host-gone"),
+        ((), KNOWN, "cuda-oom"),  # the failure itself is known
+        (("n2",), {}, "peer-closed"),  # n2 still reports that it runs
+    ],
+)
+def test_host_is_the_cause_only_if_it_explains_the_failure(
+    reports: tuple[str, ...], facts: dict[str, Any], rule: str
+) -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(24, *run.hosts)
+    run.fails("n1", "n3", **facts)
+    run.passes(4, *reports)
+    assert bool(run.chat.got) == (rule != "host-gone")
+    run.passes(10, *reports)
+    assert [item.rule for item in run.chat.got] == [rule]
+
+
+def test_failure_of_a_late_host_replaces_the_symptoms() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(24, *run.hosts)
+    run.fails("n1", "n3")
+    run.passes(5)
+    run.fails("n2", **KNOWN)
+    run.passes(2)
+    assert [(item.rule, item.host) for item in run.chat.got] == [("cuda-oom", "n2")]
+
+
+def test_host_that_was_lost_with_its_coordinator_is_named() -> None:
+    run = Run("n2", "n3")
+    for host in run.hosts.values():
+        host.facts["hosts"] = {"n1": "0", "n2": "1", "n3": "2"}
+    run.fails("n2", "n3")
+    run.passes(11)
+    assert not run.chat.got
+    run.passes(3)
+    assert [(item.rule, item.host, item.run_hosts) for item in run.chat.got] == [("host-gone", "n1", 3)]
+
+
+@pytest.mark.parametrize(("step", "rule"), [(None, "host-missing"), (40, "peer-closed")])
+def test_host_that_never_reported_explains_only_a_run_without_steps(step: int | None, rule: str) -> None:
+    run = Run("n1", "n2", step=step, started_age=5.0)
+    run.passes(20, *run.hosts)
+    run.fails("n1", "n2", step=step)
+    run.passes(4)
+    (sent,) = run.chat.got
+    assert (sent.rule, sent.run_hosts) == (rule, 3)
+    assert sent.primary is not None
+    if rule == "host-missing":
+        assert render(sent.primary.title) == "1 of 3 hosts never reported"
+        assert "only n1, n2 reported" in render(sent.primary.why)
+
+
+def test_hosts_that_do_not_start_are_reported_until_they_do() -> None:
+    run = Run("n1", "n2", "n3", step=None, phase="init", quiet=0.0)
+    for host in run.hosts.values():
+        host.facts.pop("started_age", None)
+    began = run.clock.now
+    for host in run.hosts.values():
+        host.facts["started_age"] = 0.0
+    for _ in range(32):
+        for host in run.hosts.values():
+            host.facts["started_age"] = run.clock.now - began
+        run.passes(10, "n1", "n2")
+    assert titles(run.chat) == [("finding", "open", "1 of 3 hosts never reported")]
+    assert run.chat.got[0].severity == "warning"
+    run.passes(10, *run.hosts)
+    assert run.chat.got[-1].resolution == "recovered"
+
+
+def test_host_that_falls_silent_in_a_healthy_run_is_reported_until_it_returns() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    run.passes(50, "n1", "n3")
+    assert not run.chat.got
+    run.passes(20, "n1", "n3")
+    assert titles(run.chat) == [("finding", "open", "Host n2 stopped answering")]
+    assert (run.chat.got[0].severity, run.chat.got[0].host) == ("warning", "n2")
+    run.passes(1000, "n1", "n3")  # the coordinator has forgotten the agent
+    assert run.chat.got[-1].status == "open"
+    run.passes(10, *run.hosts)
+    assert run.chat.got[-1].resolution == "recovered"
+
+
+def test_silent_host_is_no_news_while_the_run_ends() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    run.hosts["n1"].facts["ending"] = Ending("finished", 0)
+    run.passes(200, "n1", "n3")
+    assert run.chat.got == []
+
+
+def test_warning_about_a_silent_host_ends_with_the_run() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    run.passes(100, "n1", "n3")
+    for name in ("n1", "n3"):
+        run.hosts[name].facts["ending"] = Ending("finished", 0)
+    run.passes(5, "n1", "n3")
+    assert [(item.rule, item.status, item.resolution) for item in run.chat.got] == [
+        ("host-gone", "open", ""),
+        ("host-gone", "resolved", "run-finished"),
+    ]
+
+
+def test_crash_after_a_warning_about_its_host_is_the_same_incident() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    run.passes(100, "n1", "n3")
+    run.fails("n1", "n3")
+    run.passes(5)
+    assert len({item.id for item in run.chat.got}) == 1
+    assert [(item.kind, item.rule) for item in run.chat.got] == [
+        ("finding", "host-gone"),
+        ("ended", "host-gone"),
+    ]
+
+
+def test_new_coordinator_continues_a_warning_about_a_host() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    reply = run.passes(100, "n1", "n3")
+    assert reply is not None and [known.rule for known in reply.ledger] == ["host-gone"]
+    for name in ("n1", "n3"):
+        run.hosts[name].facts |= {"ledger": reply.ledger, "hosts": reply.hosts}
+    run.coordinator = Coordinator([run.chat], name="n3-1", clock=run.clock, wall=run.clock.wall)
+    run.passes(100, "n1", "n3")
+    run.passes(20, *run.hosts)
+    assert [(item.status, item.resolution) for item in run.chat.got] == [
+        ("open", ""),
+        ("resolved", "recovered"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "why", "odd", "explains"),
+    [
+        (90.0, "elsewhere", [2], False),  # rank 2 on another host hangs, and the agent was lost before
+        (110.0, "elsewhere", [2], True),
+        (90.0, "unreachable", [2], True),
+        (90.0, "", [], True),
+    ],
+)
+def test_host_lost_before_a_located_stall_does_not_explain_it(
+    lost: float, why: Any, odd: list[int], explains: bool
+) -> None:
+    stalled = incident(100.0, stacks=StallStacks(100.0, 0.1, [], why=why, odd=odd))
+    assert bool(_explaining({"n1": lost}, stalled)) == explains
+
+
+def test_texts_exist_in_both_languages() -> None:
+    run = Run("n1", "n2", step=None, started_age=5.0)
+    run.passes(20, *run.hosts)
+    run.fails("n1", "n2", step=None)
+    run.passes(4)
+    gone = Run("n1", "n2", "n3")
+    gone.passes(20, *gone.hosts)
+    gone.fails("n1", "n3")
+    gone.passes(14)
+    for sent in (*run.chat.got, *gone.chat.got):
+        assert isinstance(sent, Incident) and sent.primary is not None
+        for language in LANGUAGES:
+            texts = [sent.primary.title, sent.primary.why, *sent.primary.fixes]
+            assert all(render(text, language) for text in texts)
