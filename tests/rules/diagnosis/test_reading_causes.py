@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from smallruns import OOM, SIGTERM, STAND, finding, primary, raised, stamped, steps
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
 
+TIMED_OUT = (
+    "(WorkerDict pid=909) [rank0]:[E809 10:14:11.615 ProcessGroupNCCL.cpp:632] [Rank 0]"
+    " Watchdog caught collective operation timeout: WorkNCCL(OpType=_BROADCAST) ran for 600027 ms\n"
+)
+PEER_GONE = (
+    "(WorkerDict pid=908) [rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote"
+    " process exiting prematurely.\n"
+)
+ACTOR_DIED = (
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    "\tpid: 909\n"
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+    " Worker exit detail:"
+)
+END_OF_FILE = " Worker unexpectedly exits with a connection error code 2. End of file.\n"
+BY_SIGTERM = " Worker exits unexpectedly by a signal. Exit code: 1. The process receives a SIGTERM.\n"
+RAY_DIED, RAY_STOPPED = "ray-worker-died-system-error", "ray-worker-terminated"
 WRAPPER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 
 
@@ -34,6 +52,23 @@ def test_cause_on_another_rank_has_precedence_over_symptoms(diagnose: Diagnose) 
         "child-failed",
     ]
     assert finding(diagnosis, "collective-timeout").ranks == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (TIMED_OUT + ACTOR_DIED + END_OF_FILE, "nccl-collective-timeout"),
+        (ACTOR_DIED + END_OF_FILE + TIMED_OUT, RAY_DIED),  # the other ranks wait for the dead worker
+        (PEER_GONE + ACTOR_DIED + END_OF_FILE, RAY_DIED),
+        (f"{OOM}\n{ACTOR_DIED}{END_OF_FILE}", "cuda-oom"),
+        (ACTOR_DIED + BY_SIGTERM, RAY_STOPPED),
+        (TIMED_OUT + ACTOR_DIED + BY_SIGTERM, "nccl-collective-timeout"),
+    ],
+)
+def test_death_of_a_ray_worker_follows_earlier_failures(catalogue: Catalogue, text: str, cause: str) -> None:
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text))
+    assert primary(reading.diagnose()) == cause
 
 
 def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) -> None:
