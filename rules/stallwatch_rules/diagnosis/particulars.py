@@ -397,6 +397,7 @@ def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: 
     captures = {**primary.captures, "activity": activity.kind}
     if lasted is not None:
         captures["activity_seconds"] = f"{lasted:.0f}"
-    fixes = [message("diagnosis.still-busy-advice"), *without_search(primary.fixes)]
+    advice = "retrying-download" if activity.kind == "retrying-download" else "advice"
+    fixes = [message(f"diagnosis.still-busy-{advice}"), *without_search(primary.fixes)]
     primary = replace(primary, title=title, fixes=fixes, captures=captures)
     return _pointed_to(primary, rank, activity.last, run.tracker.steps.get(rank))
