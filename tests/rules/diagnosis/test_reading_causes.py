@@ -83,6 +83,48 @@ def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) 
     assert {finding.rule for finding in diagnosis.findings} >= {"collective-timeout", "child-failed"}
 
 
+SUMMARY = """\
+{sigterm}
+{wrapper}
+Failures:
+[1]:
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 911)
+  traceback : Traceback (most recent call last):
+    File "/home/ada/train.py", line 7, in main
+      collect()
+  ValueError: a later failure
+
+Root Cause (first observed failure):
+[0]:
+  rank      : 7 (local_rank: 7)
+  exitcode  : 1 (pid: 915)
+  traceback : Traceback (most recent call last):
+    File "/home/ada/train.py", line 5, in main
+      run()
+  {error}
+
+=====
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "ranks"),
+    [("RuntimeError: mat2 must be col_major", None, [7]), (OOM, "cuda-oom", [7])],
+)
+def test_first_failure_that_a_launcher_quotes_is_the_cause(
+    diagnose: Diagnose, error: str, cause: str | None, ranks: list[int]
+) -> None:
+    text = SUMMARY.format(sigterm=SIGTERM, wrapper=WRAPPER, error=error)
+    diagnosis = diagnose({"launcher.log": steps(1, 5) + text})
+    assert primary(diagnosis) == cause
+    if cause is None:
+        assert [(each.message, each.ranks) for each in diagnosis.unknown] == [
+            ("mat2 must be col_major", ranks),
+            ("a later failure", [3]),
+        ]
+
+
 def test_symptom_before_an_unknown_exception_remains_primary(diagnose: Diagnose) -> None:
     diagnosis = diagnose({"rank0.log": f"{STAND}\n" + raised("KeyError: 'closed'")})
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "collective-timeout")
