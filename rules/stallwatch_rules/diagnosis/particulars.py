@@ -50,7 +50,7 @@ def primary_of(
 
     `held_up` contains the ranks that hold up a stalled run, if the steps of the ranks identify them.
     """
-    primary = _primary(finding, confidence, run)
+    primary = _primary(finding, confidence, run, now)
     if held_up is not None:
         return named(primary, sorted(held_up.behind), held_up.note("held-up"), run.hosts)
     if run.context.crash is not None and primary.rank is None:
@@ -81,7 +81,7 @@ def primary_of(
     return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary
 
 
-def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
+def _primary(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
     first = finding.shown_match
     line = first.line if first is not None else finding.where
@@ -98,7 +98,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     if served:
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
-    if finding.role == "wrapper":
+    if finding.role == "wrapper" and not now.exceptions.fatal:
         ranks = f"rank {fold_ranks(failed)}" if failed else ""
         unknown = message("diagnosis.other-logs-unknown")
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)

@@ -257,7 +257,7 @@ class TracebackReader:
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
         self._matched = ("", 0)  # the last line that rules for failures matched, and its index in the stream
-        self._matched_rules: set[str] = set()
+        self._matched_rules: Collection[str] = ()
 
     @property
     def busy(self) -> bool:

@@ -125,6 +125,14 @@ def test_first_failure_that_a_launcher_quotes_is_the_cause(
         ]
 
 
+def test_launcher_is_not_the_only_output_if_it_quotes_an_exception(diagnose: Diagnose) -> None:
+    text = SUMMARY.format(sigterm=SIGTERM, wrapper=WRAPPER, error="RuntimeError: mat2 must be col_major")
+    alone = diagnose({"launcher.log": text[: text.index("  traceback")]}).primary
+    quoted = diagnose({"launcher.log": text[: text.rindex("  traceback")]}).primary
+    assert alone is not None and "only the launcher's output" in alone.fixes[0]
+    assert quoted is not None and "only the launcher's output" not in " ".join(quoted.fixes)
+
+
 def test_symptom_before_an_unknown_exception_remains_primary(diagnose: Diagnose) -> None:
     diagnosis = diagnose({"rank0.log": f"{STAND}\n" + raised("KeyError: 'closed'")})
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "collective-timeout")
