@@ -288,7 +288,7 @@ class StreamReading:
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
         """Search the line that was read last for exceptions. ``rules`` are the rules that matched it."""
         mark = self.mark
-        ended = self.tracebacks.feed(line, rules, mark)
+        ended = self.tracebacks.feed(line, rules, mark, self.summary.rank)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
         for raised in (ended, crash):
             if raised is not None:

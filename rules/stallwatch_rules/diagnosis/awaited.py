@@ -7,14 +7,17 @@ first rank times out. Logs can also be truncated or missing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 
+from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.exits import BY_SIGKILL, BY_SIGTERM, SIGTERM, ended_with
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.flight import FlightData, WatchdogPosition, reporting, watchdog_positions
+from stallwatch_rules.failures.tracebacks import HEADER
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.activities import Activity
+from stallwatch_rules.progress.timeline import StepClock, longest_timeline
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
@@ -29,6 +32,10 @@ _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
 )
+#: Context managers that let the main process do some work before the other ranks do the same work
+#: (transformers 5: training_args.py; accelerate 1: state.py; YOLO: utils/torch_utils.py). A rank that waits
+#: when it enters the context manager is not the main process.
+_MAIN_FIRST = lazy(r"main_process_first$|_goes_first$|_zero_first$")
 #: Minimum time, in seconds and in steps, from the last lines of the other ranks to the last line of a rank
 #: that was busy. The longer of the two times applies.
 QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0
@@ -95,22 +102,25 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
 
     The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
     timeout were busy with the same kind of work. Lines without a rank are attributed to the main process,
-    because a launcher's other ranks print nothing during such work.
+    because a launcher's other ranks print nothing during such work. However, a timeout without a rank is from
+    a different rank if its message or its stack frames show this.
     """
-    reported = _reported(rule, run, now)
+    reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
     busy = [
         (rank or 0, stream)
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
-        if not _is_over(stream.activity_now, waited)
+        if not _is_over(stream.activity_now, waited) or _is_traceback_of(rule, stream)
+        if not _before_steps(stream.activity_now, stream, run)
     ]
     named = [each for each in busy if not absent or each[0] in absent]
     ranks = {rank for rank, _ in named}
     kinds = {stream.activity_now.kind for _, stream in named if stream.activity_now is not None}
     together = len(kinds) == 1 and ranks == absent
-    if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
+    known = bool(reported) or _awaits_main_process(rule, run)
+    if not known or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
         return None
     first = min(ranks)
     of_first = (stream for rank, stream in named if rank == first)
@@ -129,6 +139,35 @@ def _is_over(activity: Activity, waited: list[Line]) -> bool:
     return after.time is None or not times or after.time < min(times)
 
 
+def _is_traceback_of(rule: str, stream: StreamReading) -> bool:
+    """Return whether only the traceback of a rule's exception follows the activity of a stream without ranks.
+
+    This traceback is from a rank that waited, so it does not show that the activity ended.
+    """
+    after = stream.activity_now.after if stream.activity_now is not None else None
+    if after is None or stream.rank is not None or HEADER.search(after.text) is None:
+        return False
+    raised = (each for seen in stream.exceptions_now().seen.values() for each in (seen.raised, seen.last))
+    below = [each for each in raised if each.line.number >= after.number]
+    return bool(below) and rule in min(below, key=lambda each: each.line.number).rules
+
+
+def _before_steps(activity: Activity, stream: StreamReading, run: Snapshot) -> bool:
+    """Return whether the run completed steps after an activity of a rank that prints no steps itself.
+
+    Also return True if the order of the activity and the steps is unknown.
+    """
+    lead = longest_timeline({key: other.timelines for key, other in run.streams.items()})
+    if stream.last_advance is not None or lead is None or not lead.intervals:
+        return False
+    time = stream.when(activity.last)
+    if time is not None and all(interval.time is not None for interval in lead.intervals):
+        return StepClock(lead).after(time) >= SURVIVED
+    if lead.source != activity.last.source:
+        return True
+    return sum(interval.number > activity.last.number for interval in lead.intervals) >= SURVIVED
+
+
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
     """Return the ranks with a match of this rule, including ranks that the watchdog's lines name."""
     finding = now.get(rule)
@@ -137,6 +176,33 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
     ranks = {rank for _, rank in finding.hits if rank is not None}
     ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
     return ranks | set(reporting(watchdog_positions(run.streams))) if finding.tagged("flight-data") else ranks
+
+
+def _named_in_messages(rule: str, run: Snapshot) -> set[int]:
+    """Return the ranks that the messages of a rule name as their own, in lines without a rank."""
+    matches = (
+        match
+        for (_, rank), stream in run.streams.items()
+        if rank is None and (hits := stream.hits.get(rule))
+        for match in (hits.first, hits.last)
+    )
+    return {int(number) for match in matches if (number := match.captures.get("rank", "")).isdigit()}
+
+
+def _awaits_main_process(rule: str, run: Snapshot) -> bool:
+    """Return whether an exception of a rule shows that its rank waited for the main process."""
+    raised = (
+        seen.raised
+        for stream in run.streams.values()
+        if rule in stream.hits
+        for seen in stream.exceptions_now().seen.values()
+        if rule in seen.raised.rules
+    )
+    return any(
+        outer.name == "__enter__" and _MAIN_FIRST.search(inner.name) is not None
+        for each in raised
+        for outer, inner in pairwise(each.frames)
+    )
 
 
 def _absent(reported: set[int], run: Snapshot) -> set[int]:

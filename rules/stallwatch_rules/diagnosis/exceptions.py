@@ -67,6 +67,8 @@ class Unknown(msgspec.Struct, frozen=True):
     fatal: bool
     after_interrupt: bool
     followed: int = 0  #: number of steps after the exception's last occurrence
+    #: True if a launcher's summary quotes the exception as the first failure of its ranks
+    first_failure: bool = False
 
     @property
     def timed_out(self) -> bool:
@@ -243,8 +245,14 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the exceptions as records of the diagnosis. Exceptions that ended the run come first."""
+        """Return the exceptions as records of the diagnosis.
+
+        Exceptions that ended the run come first. Among them, the exception that a launcher reports as the
+        first failure comes first.
+        """
         fatal = fold(exception.seen for exception in self.fatal)
+        firsts = {exception.seen.raised.rank for exception in self.fatal if exception.first_failure}
+        fatal.sort(key=lambda record: firsts.isdisjoint(record.ranks))
         return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
 
@@ -337,7 +345,8 @@ def read_exceptions(
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
-            unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
+            quoted = first.rank is not None and first.rank == stream.summary.first
+            unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed, quoted))
     later = {rule for key, stream in streams.items() for rule in _of_next_program(key, stream, unknown)}
     return Exceptions(
         unknown,
@@ -509,7 +518,8 @@ def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
             return True
         same_stream = [place for place in symptom.occurrences if place.stream == exception.stream]
         if same_stream:
-            if exception.index < min(place.position for place in same_stream):
+            # The launcher ended the other ranks after this failure, and printed its summary last.
+            if exception.first_failure or exception.index < min(place.position for place in same_stream):
                 return True
             continue
         times = [place.time for place in symptom.occurrences if place.time is not None]

@@ -52,7 +52,7 @@ def primary_of(
 
     `held_up` contains the ranks that hold up a stalled run, if the steps of the ranks identify them.
     """
-    primary = _primary(finding, confidence, run)
+    primary = _primary(finding, confidence, run, now)
     if held_up is not None:
         return named(primary, sorted(held_up.behind), held_up.note("held-up"), run.hosts)
     if run.context.crash is not None and primary.rank is None:
@@ -83,7 +83,7 @@ def primary_of(
     return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary
 
 
-def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
+def _primary(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
     first = finding.shown_match
     line = first.line if first is not None else finding.where
@@ -101,7 +101,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     if served:
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
-    if finding.role == "wrapper":
+    if finding.role == "wrapper" and not now.exceptions.fatal:
         ranks = f"rank {fold_ranks(failed)}" if failed else ""
         unknown = message("diagnosis.other-logs-unknown")
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
@@ -416,6 +416,7 @@ def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: 
     captures = {**primary.captures, "activity": activity.kind}
     if lasted is not None:
         captures["activity_seconds"] = f"{lasted:.0f}"
-    fixes = [message("diagnosis.still-busy-advice"), *without_search(primary.fixes)]
+    advice = "retrying-download" if activity.kind == "retrying-download" else "advice"
+    fixes = [message(f"diagnosis.still-busy-{advice}"), *without_search(primary.fixes)]
     primary = replace(primary, title=title, fixes=fixes, captures=captures)
     return _pointed_to(primary, rank, activity.last, run.tracker.steps.get(rank))

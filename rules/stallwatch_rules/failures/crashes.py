@@ -60,6 +60,11 @@ _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
 _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
+#: A failed check of Ray (ray 2.60, src/ray/util/logging.cc). The level C ends the process.
+_RAY_CHECK = lazy(
+    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} C \d{1,8} \d{1,8}\] .{0,300}?"
+    r"(?P<name>Check failed): (?P<m>.+)"
+)
 #: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
@@ -88,7 +93,7 @@ _JAVA = lazy(
     r'^Exception in thread "(?P<thread>[^"]{1,80})" (?P<name>(?:[\w$]+\.)+[\w$]+)(?:: (?P<m>.{0,300}))?$'
 )
 _BEGINNINGS = (
-    *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _FATAL_LEVEL, _ASCEND),
+    *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _RAY_CHECK, _FATAL_LEVEL, _ASCEND),
     *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
 )
 _BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)

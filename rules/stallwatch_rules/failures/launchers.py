@@ -152,6 +152,11 @@ class LauncherSummary(msgspec.Struct):
         self.spawned[process] = rank
 
     @property
+    def rank(self) -> int | None:
+        """The rank to which the next rows of a launcher's summary belong."""
+        return self._rank
+
+    @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
         """Rank, step, and line of each process that exited without an error while other processes continued.
 

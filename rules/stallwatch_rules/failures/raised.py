@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.failures.advice import KINDS
 from stallwatch_rules.pages.patterns import cached_re2
@@ -105,6 +106,7 @@ class ExceptionChain(msgspec.Struct):
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
     native: bool = False  #: True for a crash of compiled code, which can occur after the training ended
+    rank: int | None = None  #: rank of the exception, if a launcher's summary quotes the exception
     step: int | None = None  #: training step of the run when the exception was raised, if it is known
 
     @property
@@ -400,11 +402,11 @@ class CountedException(msgspec.Struct):
 class ExceptionTable(msgspec.Struct):
     """The exceptions in one stream."""
 
-    seen: dict[Key, CountedException] = {}
+    seen: dict[tuple[Key, int | None], CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
         """Count an exception together with those that have the same name, location, and masked message."""
-        key = _kind_key(raised)
+        key = _kind_key(raised), raised.rank
         known = self.seen.get(key)
         if known is not None:
             known.count += 1
@@ -451,10 +453,12 @@ def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
 def _record(group: list[CountedException]) -> UnknownException:
     line = earliest(seen.raised.line for seen in group)
     first = next(seen.raised for seen in group if seen.raised.line is line)
+    ranks = {seen.raised.line.rank if seen.raised.rank is None else seen.raised.rank for seen in group}
+    line = line if first.rank is None else replace(line, rank=first.rank)
     return UnknownException(
         exception=first.exception,
         message=repeats(first.message)[0],
-        ranks=sorted({seen.raised.line.rank for seen in group if seen.raised.line.rank is not None}),
+        ranks=sorted(rank for rank in ranks if rank is not None),
         count=sum(seen.count for seen in group),
         first=place(line, first.step),
         frames=shown_frames(first.frames),

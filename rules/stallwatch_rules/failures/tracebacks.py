@@ -58,6 +58,7 @@ CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
 )
+_SUMMARY = lazy(r"\s*traceback *: $")  # the row of torchrun's summary that quotes a rank's error file
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
     r"|in the worker environment:$"  # message of Ray 2.55, _private/function_manager.py
@@ -98,6 +99,9 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines between an introduction and its traceback
+#: maximum distance, in lines, of a logger's message about an exception from the traceback of the exception.
+#: Lines of other processes can be in between.
+HEADED = 3
 HANDLED = 1  #: maximum number of lines between a message about a handled exception and its traceback
 # A ``raise`` statement as tracebacks, notebooks, and dumped files show it: indented, or after a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
@@ -160,6 +164,12 @@ def is_error(name: str, adjoining: bool) -> bool:
     )
 
 
+def _relays_remote(text: str) -> bool:
+    """Return whether a line is an exception of Ray that reports the exception of a task."""
+    final = FINAL.match(text.rstrip()) if "ray::" in text else None
+    return final is not None and REMOTE.match(final["message"] or "") is not None
+
+
 def without_prefix(prefix: str, text: str) -> str:
     """Remove a line's logger prefix if it equals the header's ``prefix`` except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
@@ -202,6 +212,7 @@ class _Open(msgspec.Struct):
     named: str = ""  #: name of the exception, if the header contains it
     group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
+    rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
     #: True if the previous exception only reports the exception of this traceback, which was raised first
     quoted: bool = False
     #: indentation of the traceback's lines, or the column at which the box of rich's log handler begins
@@ -245,6 +256,8 @@ class TracebackReader:
         self._interrupted: Setting = "main"
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
+        self._matched = ("", 0)  # the last line that rules for failures matched, and its index in the stream
+        self._matched_rules: Collection[str] = ()
 
     @property
     def busy(self) -> bool:
@@ -272,11 +285,16 @@ class TracebackReader:
         return self._raised is not None and self._raised.setting == "handled"
 
     def feed(
-        self, line: Line, rules: Collection[str] = (), mark: LinePosition = _START
+        self,
+        line: Line,
+        rules: Collection[str] = (),
+        mark: LinePosition = _START,
+        failed: int | None = None,
     ) -> ExceptionChain | None:
         """Read the next line and the rules that matched it.
 
-        If an earlier chain ended before this line, return it.
+        ``failed`` is the rank that a launcher's summary describes, if the line is part of a summary. If an
+        earlier chain ended before this line, return it.
         """
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
@@ -284,7 +302,14 @@ class TracebackReader:
             return None
         header = HEADER.search(text) if "call last" in text else None
         if header is not None:
-            return self._begin(line, text[: header.start()], rules, header["named"] or "")
+            prefix = text[: header.start()]
+            heading = self._matched_rules if self._is_headed(prefix, mark) else ()
+            ended = self._begin(line, prefix, rules, header["named"] or "", heading)
+            if self._open is not None and _SUMMARY.match(prefix):
+                self._open.rank = failed
+            return ended
+        if found := self._failures.intersection(rules):
+            self._matched, self._matched_rules = (text, mark.index), found
         if self._open is not None:
             return self._inside(self._open, line, rules, mark)
         if self._raised is not None and self._continues(text, rules):
@@ -352,7 +377,18 @@ class TracebackReader:
             return [cut]
         return [self._bare] if self._bare is not None else []
 
-    def _begin(self, line: Line, prefix: str, rules: Collection[str], named: str) -> ExceptionChain | None:
+    def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
+        """Return whether the logger that printed a traceback printed a line with matches just above it.
+
+        Loggers print the message about an exception, followed by its traceback, with the same prefix.
+        """
+        text, index = self._matched
+        same = without_prefix(prefix, text) != text and bool(prefix.strip())
+        return same and mark.index - index <= HEADED
+
+    def _begin(
+        self, line: Line, prefix: str, rules: Collection[str], named: str, heading: Collection[str]
+    ) -> ExceptionChain | None:
         previous, self._raised, self._bare = self._raised, None, None
         inner = previous is not None and (
             self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
@@ -376,6 +412,7 @@ class TracebackReader:
         self._open.group, self._open.column = GROUP_HEADER in line.text, max(0, corner)
         self._open.warned, self._open.quoted = warned, quoted
         (self._open.heading if prefix.strip() else self._open.rules).update(self._failures & set(rules))
+        self._open.heading.update(heading)
         self._chained, self._lines = False, 0
         return None if inner else previous
 
@@ -429,7 +466,7 @@ class TracebackReader:
             # A new exception that only quotes the earlier exception, such as a launcher's exception, does not
             # explain it. Therefore, take over only the rules for failures.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
-        raised.group, raised.warned = begun.group, begun.warned
+        raised.group, raised.warned, raised.rank = begun.group, begun.warned, begun.rank
         raised.setting = setting_of(begun.frames, begun.introduced)
         raised.kind = kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
@@ -458,7 +495,7 @@ class TracebackReader:
         self._after += 1
         if self._after > MESSAGE_LINES or OTHER_MESSAGE.match(text) or raised_location(text) is not None:
             return False
-        if not self._chained and frame_in(text) is not None:
+        if not self._chained and (frame_in(text) is not None or _relays_remote(text)):
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
             # The exception has no message if a different logger printed this line.

@@ -470,6 +470,8 @@ class ProgressTracker:
         epoch, or if the log shows no loss. Without a loss, the counter might not belong to a training run.
         """
         finish = self.finish
+        if any(stream.end is not None and stream.end.how == "words" for stream in self._streams.values()):
+            return True
         if finish is not None and finish.how == "total" and not finish.text:
             counters = [counter for stream in self._streams.values() for counter in stream.counters.values()]
             endless = any(counter.endless and _counts(counter) for counter in counters)

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from smallruns import OOM, SIGTERM, STAND, finding, primary, raised, stamped, steps
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
 
+TIMED_OUT = (
+    "(WorkerDict pid=909) [rank0]:[E809 10:14:11.615 ProcessGroupNCCL.cpp:632] [Rank 0]"
+    " Watchdog caught collective operation timeout: WorkNCCL(OpType=_BROADCAST) ran for 600027 ms\n"
+)
+PEER_GONE = (
+    "(WorkerDict pid=908) [rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote"
+    " process exiting prematurely.\n"
+)
+ACTOR_DIED = (
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    "\tpid: 909\n"
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+    " Worker exit detail:"
+)
+END_OF_FILE = " Worker unexpectedly exits with a connection error code 2. End of file.\n"
+BY_SIGTERM = " Worker exits unexpectedly by a signal. Exit code: 1. The process receives a SIGTERM.\n"
+RAY_DIED, RAY_STOPPED = "ray-worker-died-system-error", "ray-worker-terminated"
 WRAPPER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 
 
@@ -36,6 +54,23 @@ def test_cause_on_another_rank_has_precedence_over_symptoms(diagnose: Diagnose) 
     assert finding(diagnosis, "collective-timeout").ranks == list(range(7))
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (TIMED_OUT + ACTOR_DIED + END_OF_FILE, "nccl-collective-timeout"),
+        (ACTOR_DIED + END_OF_FILE + TIMED_OUT, RAY_DIED),  # the other ranks wait for the dead worker
+        (PEER_GONE + ACTOR_DIED + END_OF_FILE, RAY_DIED),
+        (f"{OOM}\n{ACTOR_DIED}{END_OF_FILE}", "cuda-oom"),
+        (ACTOR_DIED + BY_SIGTERM, RAY_STOPPED),
+        (TIMED_OUT + ACTOR_DIED + BY_SIGTERM, "nccl-collective-timeout"),
+    ],
+)
+def test_death_of_a_ray_worker_follows_earlier_failures(catalogue: Catalogue, text: str, cause: str) -> None:
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text))
+    assert primary(reading.diagnose()) == cause
+
+
 def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) -> None:
     logs = {
         "rank0.log": f"{STAND}\n",
@@ -46,6 +81,56 @@ def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) 
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
     assert diagnosis.unknown[0].ranks == [1]
     assert {finding.rule for finding in diagnosis.findings} >= {"collective-timeout", "child-failed"}
+
+
+SUMMARY = """\
+{sigterm}
+{wrapper}
+Failures:
+[1]:
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 911)
+  traceback : Traceback (most recent call last):
+    File "/home/ada/train.py", line 7, in main
+      collect()
+  ValueError: a later failure
+
+Root Cause (first observed failure):
+[0]:
+  rank      : 7 (local_rank: 7)
+  exitcode  : 1 (pid: 915)
+  traceback : Traceback (most recent call last):
+    File "/home/ada/train.py", line 5, in main
+      run()
+  {error}
+
+=====
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "ranks"),
+    [("RuntimeError: mat2 must be col_major", None, [7]), (OOM, "cuda-oom", [7])],
+)
+def test_first_failure_that_a_launcher_quotes_is_the_cause(
+    diagnose: Diagnose, error: str, cause: str | None, ranks: list[int]
+) -> None:
+    text = SUMMARY.format(sigterm=SIGTERM, wrapper=WRAPPER, error=error)
+    diagnosis = diagnose({"launcher.log": steps(1, 5) + text})
+    assert primary(diagnosis) == cause
+    if cause is None:
+        assert [(each.message, each.ranks) for each in diagnosis.unknown] == [
+            ("mat2 must be col_major", ranks),
+            ("a later failure", [3]),
+        ]
+
+
+def test_launcher_is_not_the_only_output_if_it_quotes_an_exception(diagnose: Diagnose) -> None:
+    text = SUMMARY.format(sigterm=SIGTERM, wrapper=WRAPPER, error="RuntimeError: mat2 must be col_major")
+    alone = diagnose({"launcher.log": text[: text.index("  traceback")]}).primary
+    quoted = diagnose({"launcher.log": text[: text.rindex("  traceback")]}).primary
+    assert alone is not None and "only the launcher's output" in alone.fixes[0]
+    assert quoted is not None and "only the launcher's output" not in " ".join(quoted.fixes)
 
 
 def test_symptom_before_an_unknown_exception_remains_primary(diagnose: Diagnose) -> None:

@@ -200,3 +200,24 @@ def test_exit_code_of_a_sandbox_before_the_end_is_harmless(known: Catalogue) -> 
     assert diagnosed(known, begun + code + end).verdict == "finished"
     for text in (begun + code, begun + end + code, begun.replace("step 60/60 loss 0.0333\n", "") + code):
         assert primary(diagnosed(known, text)) == "host-oom-sigkill"
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ("step 60/60 loss 0.0333\n", "finished"),
+        ("Train: 100%|█████| 60/60 [00:59<00:00,  1.00it/s]\nFinal validation metrics: None\n", "finished"),
+        ("step 50/60 loss 0.0333\n", "failed"),
+    ],
+)
+def test_ray_worker_that_is_stopped_after_the_last_step_is_harmless(
+    known: Catalogue, end: str, verdict: str
+) -> None:
+    stopped = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error."
+        " Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal."
+        " SystemExit is raised (sys.exit is called). Exit code: 1. The process receives a SIGTERM.\n"
+    )
+    assert diagnosed(known, steps(1, 40, total=60) + end + stopped).verdict == verdict
+    crashed = stopped.replace("The process receives a SIGTERM.", "")
+    assert primary(diagnosed(known, steps(1, 40, total=60) + end + crashed)) == "ray-worker-died-system-error"

@@ -84,6 +84,12 @@ def test_fatal_python_error_has_frames() -> None:
             "a == b (1 vs. 2)",
         ),
         (
+            "[2026-07-06 07:14:27,052 C 291 297] store.cc:219:  An unexpected system state has occurred."
+            " Check failed: data != nullptr \n",
+            "Check failed",
+            "data != nullptr",
+        ),
+        (
             "EK0007: [PID: 4711] 2026-01-02-10:00:00.123.456 The tiling key is not found.\n"
             "        Solution: Update the package.\n        TraceBack (most recent call last):\n",
             "EK0007",

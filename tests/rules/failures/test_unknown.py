@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from stallwatch_rules.failures.raised import ExceptionChain, ExceptionTable, fold, unknown_in
+from stallwatch_rules.failures.raised import ExceptionChain, ExceptionTable, LinePosition, fold, unknown_in
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.records import Line
 
@@ -460,3 +460,45 @@ def test_error_rates_and_git_helpers_are_not_exceptions(value: str) -> None:
     assert summary(f"epoch 3 evaluated\nError: {value}\n") == []
     assert summary("Error: connect ENOENT /tmp/vscode-git-0a1b2c.sock\n    at Pipe (net.js:1:1)\n") == []
     assert summary("Error: no such option\n") == [("failure", "Error", "no such option")]
+
+
+LOGGED = "ERROR 11-26 10:01:0{second} [core.py:845] "
+ENGINE = f"""\
+{LOGGED.format(second=2)}the engine failed
+{LOGGED.format(second=2)}Traceback (most recent call last):
+{LOGGED.format(second=3)}  File "/home/ada/core.py", line 836, in run
+{LOGGED.format(second=3)}    busy_loop()
+{LOGGED.format(second=3)}AttributeError: 'NoneType' object has no attribute 'result'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "headed"),
+    [
+        (ENGINE, True),
+        (ENGINE.replace("failed\n", "failed\nINFO of another process\n"), True),
+        (ENGINE.replace("failed\n", "failed\n" + "INFO of another process\n" * 3), False),
+        (ENGINE.replace("[core.py:845] the", "[client.py:7] the"), False),  # another logger
+        (ENGINE.replace(LOGGED.format(second=2), "").replace(LOGGED.format(second=3), ""), False),
+    ],
+)
+def test_message_of_the_logger_that_prints_a_traceback_heads_it(text: str, headed: bool) -> None:
+    reader = TracebackReader({"engine"})
+    for line in lines(text):
+        reader.feed(line, {"engine"} & {"engine" * line.text.endswith("failed")}, LinePosition(line.number))
+    (raised,) = reader.left()
+    assert (raised.heading, raised.rules) == ({"engine"} if headed else set(), set())
+
+
+REMOTE = """\
+ray.exceptions.RayTaskError(EngineDeadError): ray::Worker.generate() (pid=7, ip=10.0.0.1)
+  File "/home/ada/loop.py", line 386, in generate
+    outputs = await gather(*tasks)
+vllm.v1.engine.exceptions.EngineDeadError: see the stack trace above
+"""
+
+
+def test_report_of_a_remote_task_does_not_belong_to_the_exception_above_it() -> None:
+    first, second = read(PLAIN + REMOTE, {13: {"engine"}, 16: {"engine"}}, failures={"engine"})
+    assert (first.exception, first.rules) == ("ValueError", set())
+    assert (second.exception, second.rules) == ("vllm.v1.engine.exceptions.EngineDeadError", {"engine"})

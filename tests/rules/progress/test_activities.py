@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from smallruns import steps
+from smallruns import raised, steps
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
@@ -37,6 +37,8 @@ def after(*texts: str) -> Activity | None:
          "preparing-dataset", ""),
         ("Loading checkpoint shards:  50%|█████     | 2/4 [00:10<00:10,  5.00s/it]", "loading-weights", ""),
         ("Downloading shards:  25%|██▌       | 1/4 [03:10<09:30, 190.00s/it]", "downloading", ""),
+        ("Got disconnected from remote data host. Retrying in 5sec [2/20]", "retrying-download", ""),
+        ("Retrying in 1s [Retry 1/5].", "retrying-download", ""),
         ("Building extension module cpu_adam...", "compiling", ""),
         ("[2/3] /usr/local/cuda/bin/nvcc  -DTORCH_EXTENSION_NAME=fused_adam", "compiling", ""),
         ("saving checkpoint at iteration    5000 to /ckpt in torch_dist format", "saving", ""),
@@ -152,3 +154,58 @@ def test_no_activity_is_named_if_steps_followed_or_all_ranks_waited(
     assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it had saved"
     files["rank0.log"] = steps(1, 20)
     assert render(cause(diagnose(catalogue, matcher, files)).title).endswith(": rank 0")
+
+
+BAR = "Running tokenizer on dataset:  88%|████████▊ | 383700/433643 [29:55<03:25, 2432.70 examples/s]"
+WAITING = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 160, in main
+    with args.main_process_first(desc="tokenization"):
+  File "/usr/lib/python3.10/contextlib.py", line 135, in __enter__
+    return next(self.gen)
+  File "/e/lib/python3.10/site-packages/transformers/training_args.py", line 1891, in main_process_first
+    torch.distributed.barrier()
+"""
+ENTERED = "RuntimeError: Socket Timeout\n"
+NAMED = (
+    "RuntimeError: [{rank}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d"
+    " key-value store by key '0', but store->get('0') got error: Socket Timeout\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "busy"),
+    [
+        (BAR + WAITING + ENTERED, True),
+        (f"{BAR}\n{WAITING}{ENTERED}", True),
+        (f"{BAR}\n{WAITING.replace('__enter__', '__exit__')}{ENTERED}", False),  # the main process waits
+        (f"{BAR}\n{raised(NAMED.format(rank=1))}", True),
+        (f"{BAR}\n{raised(NAMED.format(rank=0))}", False),
+        (f"{BAR}\nloading the model\n{WAITING}{ENTERED}", False),
+    ],
+)
+def test_timeout_without_a_rank_is_of_another_rank_if_it_shows_this(
+    catalogue: Catalogue, matcher: Matcher, text: str, busy: bool
+) -> None:
+    one = diagnose(catalogue, matcher, {"run.log": text}).primary
+    assert one is not None and one.rule == "store-clients-not-joined"
+    assert ("activity" in one.captures) is busy
+
+
+@pytest.mark.parametrize(
+    ("later", "own", "busy"),
+    [(0, "run.log", True), (1, "run.log", True), (5, "run.log", False), (0, "rank5.log", False)],
+)
+def test_activity_of_a_rank_without_steps_ends_if_the_run_continues(
+    catalogue: Catalogue, matcher: Matcher, later: int, own: str, busy: bool
+) -> None:
+    begun = "".join(f"[rank0]: {line}\n" for line in steps(1, 20).splitlines())
+    retry = "[rank5]: Got disconnected from remote data host. Retrying in 5sec [2/20]\n"
+    more = "".join(f"[rank0]: {line}\n" for line in steps(21, 20 + later).splitlines())
+    waits = "".join(f"[rank{rank}]: {TIMED_OUT.format(rank=rank)}\n" for rank in (0, 1))
+    files = {"run.log": begun + retry + more + waits}
+    if own != "run.log":
+        files = {own: retry, "run.log": begun + more + waits}
+    one = cause(diagnose(catalogue, matcher, files))
+    assert (one.captures.get("activity") == "retrying-download") is busy
+    assert ("reach the data host" in render(one.fixes[0])) is busy

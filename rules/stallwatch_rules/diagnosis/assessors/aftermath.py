@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -44,6 +44,7 @@ _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_c
 _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
+    r"|Worker exits unexpectedly by a signal\..{0,120} The process receives a SIGTERM\."  # Ray's raylet
 )
 _EXIT_CODE = lazy(r"(?i)\bexit code[:= ]+1[2-9]\d\b")
 #: Slurm's message about a task that failed by itself. Canceled tasks have the excluded exit codes (SIGINT,
@@ -57,7 +58,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
     report that a peer was lost never explains the crash of that peer, even if the report comes before the
-    crash.
+    crash. If such a consequence already is a symptom, for example Ray's report that a worker died, the
+    earlier failures explain it.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
@@ -81,6 +83,11 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
                 if not exception.shows_teardown or exception.stream[1] in crashed
             ]
         failures = [finding for finding in now.found if finding.is_failure and finding.rule not in others]
+        if late.role == "symptom":
+            explaining = [*_with_consequence(failures, late)]
+            yield from explaining
+            now = now.after(explaining)
+            continue
         # Processes that have trained were connected. They lose the connection, or connect again, only after
         # an earlier failure. The log of this failure might be missing.
         again = late.tagged("connecting") and late.had_trained(run.tracker.last_step)
@@ -96,6 +103,32 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         yield changed
         now = now.after([changed])
+
+
+def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Iterator[RuleFinding]:
+    """Yield the failures that came before the symptom `late`, with `late` as their consequence.
+
+    A lost peer can be the process whose death `late` reports.
+    """
+    for finding in failures:
+        if not finding.tagged("peer-gone") and (came_before(finding, late) or _is_above(finding, late)):
+            yield replace(finding, explains=(*finding.explains, late.rule))
+
+
+def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
+    """Return whether a launcher reported `late`, in its lines without a rank, below the lines of a finding.
+
+    The lines of several ranks can be out of order in a log, but a launcher reports the end of a process after
+    the process has printed its last lines.
+    """
+    firsts = [hits.first.line for hits in late.hits.values()]
+    own = [hits.first.line for hits in finding.hits.values()]
+    if any(rank is not None for _, rank in late.hits) or not own:
+        return False
+    timed = [*(place.time for place in finding.occurrences), *(place.time for place in late.occurrences)]
+    if None not in timed:  # the times show a different order
+        return False
+    return all(any(line.source == at.source and line.number < at.number for line in own) for at in firsts)
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
