@@ -118,6 +118,7 @@ class Suspicion:
             sites=self._sites,
             repeating=repeating(),
             suspended=found.suspended,
+            only_reached_total=self._watch.only_reached_total,
             run=self.run_ruling(),
         )
         judged = ruling(self._looks, spell)
