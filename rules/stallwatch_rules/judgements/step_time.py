@@ -26,6 +26,11 @@ STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
 #: slower steps only contain more tokens
 AS_QUICK = 0.9
+#: a mean since the start of the run falls below this multiple if there are many slow steps; if the printed
+#: tokens per second do not fall, they show more tokens per step, even if they are a mean
+MEAN_FALLS = 0.85
+TWICE = 2.0  #: minimum ratio of the present pace to the usual pace that matters in a run that has finished
+LOST = 0.1  #: minimum share of the time that such a run lost
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
@@ -124,6 +129,18 @@ def as_quick(rates: Sequence[float]) -> bool:
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
+def holds_rate(rates: Sequence[float], slowed: tuple[float, float, int], steps: int) -> bool:
+    """Return whether slower steps contain more tokens, according to the rates that a program prints.
+
+    The rates can be means since the start, which hide a few slow steps among `steps` steps. Therefore, there
+    must be so many slow steps (the last value of `slowed`) that a mean would show them.
+    """
+    usual, now, count = slowed
+    slow = min(count, steps)
+    mean = steps / (steps - slow + slow * now / usual) if steps else 1.0
+    return mean < MEAN_FALLS and as_quick(rates)
+
+
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
     """Return the first index from which all later paces are clearly above the former pace ``usual``.
 
@@ -194,14 +211,17 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step."""
+    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step.
+
+    A slowdown of a run that has finished matters only if it cost much of the run's time.
+    """
     slowed = slowdown(paces)
     if slowed is None:
         return None
     usual, now, count = slowed
     percent = f"{now / usual - 1:.0%}"
     note = message("diagnosis.slower", before=usual, now=now, percent=percent, count=count)
-    if facts.complete:
+    if facts.complete and not (now >= TWICE * usual and count * (now - usual) >= LOST * sum(paces)):
         return Judgement("harmless", note + message("diagnosis.reached-the-end"))
     return Judgement("degrading", note)
 
