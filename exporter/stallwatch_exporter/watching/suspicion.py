@@ -59,6 +59,11 @@ class Suspicion:
         if self.ruling is None and self._quick(state) and repeating():
             self._watch.rule(self._watch.suspicion, "stalled")
 
+    @property
+    def stacks_now(self) -> StallStacks | None:
+        """Stacks of the newest snapshot in the current quiet period, or ``None`` without a snapshot."""
+        return self.seen[0] if self.seen is not None and self._spell == self._watch.spell else None
+
     def pending(self, now: float) -> bool:
         """Return whether a stall at `now` must wait for a snapshot in progress."""
         began = self._looked_at
