@@ -36,6 +36,7 @@ from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.slow_hosts import RankStep
+from stallwatch_rules.judgements.step_time import stay_slow
 from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -93,6 +94,7 @@ class Agent:
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
+        self._alarms.steps_stay_slow = lambda: stay_slow(self._progress.step_seconds())
         self._intake = ProbeIntake(
             self._reading,
             self._warned,

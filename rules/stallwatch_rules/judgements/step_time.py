@@ -69,6 +69,11 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     return None
 
 
+def stay_slow(paces: Sequence[float]) -> bool:
+    """Return whether steps are still slower than before, whether they became slower abruptly or gradually."""
+    return slowdown(paces, alone=False) is not None
+
+
 def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
     """Yield the score and length of each window of final steps that are slower than chance explains."""
     ranks = _ranks(paces)

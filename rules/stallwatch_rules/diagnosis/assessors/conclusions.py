@@ -156,7 +156,9 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if slow is not None or not paces:
         lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
-        if slow is not None and not as_quick(rates) and not _holds_rate(paces, run):
+        if slow is not None:
+            if as_quick(rates) or _holds_rate(paces, run):
+                slow = Judgement("harmless", slow.note + message("diagnosis.slower-more-tokens"))
             yield STEP_TIME, *_since("slower-since", slow, lead, _slowed(lead, run), run)
         decay = judge_throughput(rates, now.facts) if not paces else None
         if decay is not None:
