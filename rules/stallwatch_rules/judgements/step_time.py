@@ -26,11 +26,15 @@ STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
 #: slower steps only contain more tokens
 AS_QUICK = 0.9
-#: a mean since the start of the run falls below this multiple if there are many slow steps; if the printed
-#: tokens per second do not fall, they show more tokens per step, even if they are a mean
-MEAN_FALLS = 0.85
-TWICE = 2.0  #: minimum ratio of the present pace to the usual pace that matters in a run that has finished
-LOST = 0.1  #: minimum share of the time that such a run lost
+RATES, FEW_RATES = 15, 3  #: minimum numbers of printed rates: in total, and before or in the slow steps
+#: a mean since the start of the run shows slow steps if they reduce it to this multiple
+MEAN_FALLS = 0.95
+#: minimum growth of the tokens per step that excludes a mean since the start with equal numbers of tokens
+MORE_WORK = 1.2
+#: minimum ratio of the present pace to the usual pace that matters in a run that has finished; schedules of
+#: batch sizes and sequence lengths make the steps of many finished runs two or three times as long
+COLLAPSED = 4.0
+LOST = 0.25  #: minimum share of the time that such a run lost
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
@@ -131,19 +135,31 @@ def as_quick(rates: Sequence[float]) -> bool:
     In this case, slower steps merely contain more tokens, such as longer answers in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
-    return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
+    return len(rates) >= RATES and median(recent) >= AS_QUICK * median(baseline)
 
 
-def holds_rate(rates: Sequence[float], slowed: tuple[float, float, int], steps: int) -> bool:
+def have_more_work(rates: Sequence[float], slowed: tuple[float, float, int], steps: int) -> bool:
     """Return whether slower steps contain more tokens, according to the rates that a program prints.
 
-    The rates can be means since the start, which hide a few slow steps among `steps` steps. Therefore, there
-    must be so many slow steps (the last value of `slowed`) that a mean would show them.
+    `slowed` is the result of `slowdown`, whose last value counts the slow steps among all `steps`. The time
+    of a step grows at most with the square of its length, because of the attention. Therefore, the number of
+    tokens per step must have grown at least by the square root of the slowdown.
+
+    A rate can also be a mean since the start, which falls slowly. Therefore, the rate must also exceed the
+    mean that would follow from the same number of tokens in each step.
     """
     usual, now, count = slowed
-    slow = min(count, steps)
-    mean = steps / (steps - slow + slow * now / usual) if steps else 1.0
-    return mean < MEAN_FALLS and as_quick(rates)
+    ratio, slow = now / usual, min(count, steps)
+    before = steps - slow
+    least = len(rates) * before // steps if steps else 0
+    if len(rates) < RATES or not slow or least < FEW_RATES or len(rates) - least < FEW_RATES:
+        return False
+    if steps > MEAN_FALLS * (before + slow * ratio):
+        return False
+    base = median(rates[:least])
+    of_step = ratio * median(rates[least:]) / base
+    as_mean = (rates[-1] / base * (before + slow * ratio) - before) / slow
+    return of_step >= math.sqrt(ratio) and as_mean >= MORE_WORK
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
@@ -226,7 +242,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
     usual, now, count = slowed
     percent = f"{now / usual - 1:.0%}"
     note = message("diagnosis.slower", before=usual, now=now, percent=percent, count=count)
-    if facts.complete and not (now >= TWICE * usual and count * (now - usual) >= LOST * sum(paces)):
+    if facts.complete and not (now >= COLLAPSED * usual and count * (now - usual) >= LOST * sum(paces)):
         return Judgement("harmless", note + message("diagnosis.reached-the-end"))
     return Judgement("degrading", note)
 

@@ -52,7 +52,7 @@ from stallwatch_rules.judgements.standstill import (
 )
 from stallwatch_rules.judgements.step_time import (
     as_quick,
-    holds_rate,
+    have_more_work,
     judge_step_time,
     judge_straggler,
     judge_throughput,
@@ -157,7 +157,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
         if slow is not None:
-            if as_quick(rates) or _holds_rate(paces, run):
+            if as_quick(rates) or _more_work(paces, run):
                 slow = Judgement("harmless", slow.note + message("diagnosis.slower-more-tokens"))
             yield STEP_TIME, *_since("slower-since", slow, lead, _slowed(lead, run), run)
         decay = judge_throughput(rates, now.facts) if not paces else None
@@ -170,7 +170,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         yield STRAGGLER, straggler, {}
 
 
-def _holds_rate(paces: Sequence[float], run: Snapshot) -> bool:
+def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
     """Return whether slower steps contain more tokens, according to the rates in the log of any rank.
 
     The timeline with the most steps can be from the probe, which does not report rates.
@@ -183,7 +183,7 @@ def _holds_rate(paces: Sequence[float], run: Snapshot) -> bool:
     if slowed is None:
         return False
     usual, now, count = slowed
-    return holds_rate(printed, (usual, now, count * run.tracker.stride), steps)
+    return have_more_work(printed, (usual, now, count * run.tracker.stride), steps)
 
 
 def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
