@@ -40,6 +40,7 @@ class Suspicion:
         self._spell = watch.spell  # number of the quiet period that is examined
         self._looks: list[HostSnapshot] = []
         self._looked_at: float | None = None  # start time of this quiet period's newest snapshot
+        self._worked = 0.0  # seconds of this quiet period until a rank last worked after the last step
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
@@ -96,6 +97,7 @@ class Suspicion:
             while len(self._sites) > _MOST_SITES:
                 del self._sites[next(iter(self._sites))]
         self._spell, self._looked_at, self._looks = self._watch.spell, None, []
+        self._worked = 0.0
         self.ruling = self.own_ruling = self.stacks = self.seen = None
         self.unanswered = ""
         self._evidence.drop(reported=over is not None and over.stalled)
@@ -124,6 +126,7 @@ class Suspicion:
             repeating=repeating(),
             suspended=found.suspended,
             only_reached_total=self._watch.only_reached_total,
+            worked=self._worked,
             run=self.run_ruling(),
         )
         judged = ruling(self._looks, spell)
@@ -143,6 +146,8 @@ class Suspicion:
         if state.stalled and judged.status != "stalled":
             return  # only a sign of life ends a reported stall
         self.ruling = judged
+        if judged.reason == "work":
+            self._worked = newest.time - state.since
         for group in self.stacks.groups if self.stacks is not None else ():
             group.busy = judged.status == "busy" and judged.rank in group.ranks
         self._watch.rule(judged.limit, judged.status, usual=judged.usual(spell))

@@ -73,6 +73,7 @@ Reason = Literal[
     "lock",
     "busy",
     "last-step",
+    "work",
 ]
 
 
@@ -116,6 +117,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     #: True if the training is complete only according to a counter that reached its total. The counter might
     #: count the steps of a part of the run.
     only_reached_total: bool = False
+    worked: float = 0.0  #: seconds from the start of the period until a rank last worked after the last step
     run: Ruling | None = None  #: decision about the whole run, from the snapshots of all hosts
 
 
@@ -154,6 +156,8 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
         return None  # work after the training can take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
+        if all(rank.condition == "ended" for rank in ranks):
+            return None  # no rank waits for a rank that has ended
         left = [rank.rank for rank in ranks if rank.left]
         if left:  # the other ranks wait for a rank that has ended
             return Ruling("stalled", period.suspicion, "ended", left[0])
@@ -309,7 +313,10 @@ def _of_rank(
     if period.phase == "idle":
         works = _processor_share(rank.processor, before.processor if before else None, seconds) >= _WORKS
         works = works or (before is not None and _child_works(rank, before, seconds))
-        return _patience(period, _AFTER_TRAINING if works else SHORT, "last-step", number, doing)
+        if works:
+            return _patience(period, _AFTER_TRAINING, "work", number, doing)
+        rests = _patience(period, SHORT, "last-step", number, doing)
+        return msgspec.structs.replace(rests, limit=rests.limit + period.worked)
     if kind == "lock" or rank.lock_holder:
         return Ruling("stalled", period.suspicion, "lock", number, doing.place)
     computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, seconds)

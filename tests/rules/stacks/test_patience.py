@@ -231,8 +231,19 @@ def test_rank_that_rests_after_the_last_step_is_a_stall_after_minutes(
 def test_work_after_the_last_step_can_take_hours() -> None:
     before, after = (rank(0, own("cluster"), processor=seconds) for seconds in (5.0, 14.0))
     assert judged([before], [after], phase="idle", only_reached_total=True).limit == 4 * 3600
+    resting = judged([after], [after], phase="idle", only_reached_total=True, worked=100.0)
+    assert resting.limit == SHORT * FLOOR + 100.0
     before, after = (rank(0, own("zip"), CHILD, children=seconds) for seconds in (5.0, 14.0))
     assert judged([before], [after], phase="idle", only_reached_total=True).limit >= SHORT * FLOOR
+
+
+@pytest.mark.parametrize("phase", ["train", "idle"])
+def test_ranks_that_have_all_ended_are_no_stall(phase: Any) -> None:
+    ended = [RankAnswer(number, 100 + number, condition="ended", left=True) for number in (0, 1)]
+    period = QuietPeriod(phase, FLOOR, FLOOR, only_reached_total=phase == "idle")
+    for ranks in (ended[:1], ended):
+        assert ruling([HostSnapshot(0.0, ranks)], period) is None
+    assert judged([ended[0], rank(1, BARRIER)], phase=phase, only_reached_total=True).reason == "ended"
 
 
 @pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])

@@ -183,7 +183,8 @@ def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
     if slowed is None:
         return False
     usual, now, count = slowed
-    return have_more_work(printed, (usual, now, count * run.tracker.stride), steps)
+    stride = max(1, min(run.tracker.stride, steps // len(paces)))  # number of steps per pace
+    return have_more_work(printed, (usual, now, count * stride), steps)
 
 
 def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
