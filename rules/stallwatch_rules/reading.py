@@ -133,7 +133,9 @@ class RunReading:
         self._timeouts = catalogue.tagged("flight-data")
         self._start_rules = catalogue.tagged("start-failed")
         self._by_progress = frozenset(
-            page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
+            page.id
+            for page in catalogue.pages.values()
+            if page.patterns and (page.harm == "by-progress" or "nan-gradient" in page.tags)
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:

@@ -61,6 +61,8 @@ def test_stall_title_depends_on_step_and_phase(stall: Stall) -> None:
     assert render(stall(step=None), "en", None).title == "[myrun] stalled: no step for 42 s"
     in_eval = render(stall(phase="eval"), "en", None)
     assert in_eval.title == "[myrun] stalled: no progress for 42 s in evaluation"
+    at_end = render(stall(phase="idle"), "en", None)
+    assert at_end.title == "[myrun] stalled: no progress for 42 s after the last step"
 
 
 def test_stall_during_startup_mentions_the_limit_for_startup(stall: Stall) -> None:

@@ -13,6 +13,8 @@ from stallwatch_exporter.running.ending import classify
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.records import Frame, RankAnswer, ThreadStack
 
 
 def test_healthy_run_prints_nothing(run: Any) -> None:
@@ -163,6 +165,26 @@ def test_ctrl_c_soon_after_a_step_is_only_an_interruption(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("requested", "kind", "shown"),
+    [(True, "interrupted", True), (False, "interrupted", True), (False, "finished", False)],
+)
+def test_stopped_run_shows_where_its_quiet_ranks_were(
+    run: Any, requested: bool, kind: str, shown: bool
+) -> None:
+    run.steps(1, 30, seconds=1.0)
+    run.wait(25)
+    stack = ThreadStack((Frame("/w/train.py", 7, "reshuffle"),), main=True)
+    stacks = fold([RankAnswer(0, 1, "probe", threads=(stack,))], time=0.0, seconds=0.1)
+    run.agent._suspicion.seen = stacks, run.now
+    if requested:  # the ranks leave their calls
+        run.agent.stop_requested(run.now)
+        run.wait(5)
+    found = run.end(kind, 130 if kind == "interrupted" else 0)
+    assert found.verdict == kind
+    assert rendered(found.digest) == (["Rank 0 is at train.py:7 in reshuffle."] if shown else [])
+
+
+@pytest.mark.parametrize(
     ("before", "note"), [(4.0, "The run was interrupted (Ctrl-C)."), (25.0, "25 s after its")]
 )
 def test_time_after_ctrl_c_does_not_count_as_waiting(
@@ -171,7 +193,7 @@ def test_time_after_ctrl_c_does_not_count_as_waiting(
     """The run saves without output; a diagnosis of its folder gives the same result later."""
     run.steps(1, 30, seconds=1.0)
     run.wait(before)
-    run.agent.advance.stop_requested(run.now)
+    run.agent.stop_requested(run.now)
     run.wait(75)
     ending = run.agent.judged(Ending("interrupted", 130))
     (found,) = rendered(run.agent.end(ending, run.now).notes)

@@ -76,6 +76,25 @@ def test_slower_steps_are_a_warning(run: Any) -> None:
     assert [(item.rule, item.severity) for item in run.sent][:1] == [("step-time-degraded", "warning")]
 
 
+@pytest.mark.parametrize(
+    ("later", "changes"),
+    [
+        ([8.0, 16.0, 32.0], ["open"]),  # slower and slower
+        ([1.0] * 4, ["open", "resolved"]),
+    ],
+)
+def test_incident_of_slower_steps_lasts_until_steps_are_fast(
+    run: Any, later: list[float], changes: list[str]
+) -> None:
+    run.steps(1, 40, seconds=1.0)
+    run.steps(41, 60, seconds=4.0)
+    first = 61
+    for seconds in later:
+        run.steps(first, first + 19, seconds=seconds)
+        first += 20
+    assert [status for _, status, _ in run.changes] == changes
+
+
 @pytest.mark.parametrize(("another", "warned"), [(True, []), (False, ["step-time-degraded"])])
 def test_slower_steps_of_a_second_training_are_not_reported(
     probed: tuple[Any, list[Any]], another: bool, warned: list[str]

@@ -166,3 +166,29 @@ def test_steps_of_log_and_ranks_count_once(run: Ranks, printed: int) -> None:
     durations = run.metrics.registry.get_sample_value("stallwatch_step_duration_seconds_count", {"run": "r"})
     assert durations == 9
     assert run.metrics.registry.get_sample_value("stallwatch_step", {"run": "r"}) == 10
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase", "only_total"),
+    [
+        ([*range(1, 5)], "idle", True),
+        ([*range(1, 5), "Training completed"], "idle", False),
+        ([*range(1, 5), *range(1, 5)], "train", False),  # the steps of an epoch
+        ([*range(1, 5), "Training completed", *range(1, 5), "Training completed"], "train", False),
+        ([1, 2], "train", False),
+    ],
+)
+@pytest.mark.parametrize("probed", [True, False])
+def test_end_is_sure_unless_the_log_shows_only_a_total(
+    lines: list[int | str], phase: str, only_total: bool, probed: bool
+) -> None:
+    ranks = Ranks()
+    for number, line in enumerate(lines, 1):
+        step = line if isinstance(line, int) else None
+        if probed and step is not None:
+            ranks.tell("train", number, after=1.0)
+        sample = step and Sample(None, ranks.now, step, 4, {"loss": 0.5}, series="text")
+        ranks.progress.reported_at = ranks.now
+        ranks.progress.add(sample or None, Line(str(line), "train.log", number, None, ranks.now))
+        ranks.advance.seen(ranks.now)
+    assert (ranks.watch.check(ranks.now).phase, ranks.watch.only_reached_total) == (phase, only_total)

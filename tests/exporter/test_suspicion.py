@@ -23,6 +23,8 @@ class Looks:
         self.function = "score"
         self.recorded = Recorded()
         self.counters: dict[str, float] = {}
+        self.works = False  # true if the rank uses a processor all the time
+        self.processor = 0.0
         self.at: list[float] = []
         self.now = 0.0
         self.dropped: list[bool] = []
@@ -40,7 +42,9 @@ class Looks:
         if self.function == "all_reduce":
             frames = (*frames[:1], Frame("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"))
         threads = (ThreadStack(frames, main=True),)
-        rank = RankAnswer(0, 1, "probe", threads=threads, counters=self.counters, recorded=self.recorded)
+        self.processor += 1000.0 if self.works else 0.0
+        about = {"counters": self.counters, "recorded": self.recorded, "processor": self.processor}
+        rank = RankAnswer(0, 1, "probe", threads=threads, **about)  # type: ignore[arg-type]
         return LookResult([rank], fold([rank], time=0.0, seconds=0.1))
 
     def drop(self, *, reported: bool) -> None:
@@ -148,6 +152,21 @@ def test_wait_with_progress_is_not_remembered(run: Run) -> None:
     assert run.quiet(10) is None
     assert run.quiet(200) is not None and run.suspicion.ruling is not None
     assert run.suspicion.ruling.limit == 180.0
+
+
+@pytest.mark.parametrize(
+    ("only_total", "work", "limit"),
+    [(True, 0, 181.0), (True, 400, 180.0), (False, 0, None), (False, 400, None)],
+)
+def test_rest_after_the_last_step_counts_from_the_last_work(
+    run: Run, only_total: bool, work: int, limit: float | None
+) -> None:
+    run.watch.observe(run.now, "idle")
+    run.watch.only_reached_total = only_total
+    run.looks.works = True
+    assert run.quiet(work) is None
+    run.looks.works = False
+    assert run.quiet(300) == limit
 
 
 def test_stacks_of_a_stall_survive_a_suspension(run: Run) -> None:

@@ -198,6 +198,8 @@ def _stall_title(incident: Incident, language: str) -> str:
         key = _by_resolution("stall-over", incident)
         return say(key, language, duration=duration, ending=incident.run_ending)
     lasted = _without_step(incident)
+    if incident.phase == "idle":
+        return say("alerts.stalled-at-end", language, duration=lasted)
     if incident.phase != "train":
         phase = _named("phase", incident.phase, language)
         return say("alerts.stalled-in-phase", language, duration=lasted, phase=phase)

@@ -36,12 +36,14 @@ from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.slow_hosts import RankStep
+from stallwatch_rules.judgements.step_time import stay_slow
 from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
 from stallwatch_rules.stacks.quiet_periods import CRITICAL, FOREVER
+from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.redact import redact
 
@@ -92,6 +94,7 @@ class Agent:
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
+        self._alarms.steps_stay_slow = lambda: stay_slow(self._progress.step_seconds())
         self._intake = ProbeIntake(
             self._reading,
             self._warned,
@@ -113,6 +116,8 @@ class Agent:
         self._news = False  # true if input has arrived since the last diagnosis
         self._line_at: float | None = None  # time of the last line; None once the pause after it is evaluated
         self._stall: StallState | None = None  # state of the current stall at the last check, if any
+        self._stop_requested = False
+        self._last_stacks: StallStacks | None = None  # stacks of the quiet ranks when a stop was requested
         self._responded = False  # true if the user's action for this stall was started
         self._looked_at = 0.0
         self._size = Stats()
@@ -326,6 +331,12 @@ class Agent:
         """Exclude the seconds for which the agent was suspended (by Ctrl-Z or with the whole machine)."""
         self._watch.pause(seconds)
 
+    def stop_requested(self, now: float) -> None:
+        """Handle a request to end the command. Keep the stacks of quiet ranks, which soon change."""
+        if not self._stop_requested:
+            self._stop_requested, self._last_stacks = True, self._suspicion.stacks_now
+        self.advance.stop_requested(now)
+
     def dropped(self, total: int) -> None:
         """Record the total number of lines so far that were passed on but not read."""
         self._dropped = total
@@ -425,6 +436,8 @@ class Agent:
         `found` replaces the agent's own diagnosis.
         """
         now = self._clock() if now is None else now
+        if ending.stopped and self._diagnoser.stacks is None:
+            self._diagnoser.stacks = self._last_stacks or self._suspicion.stacks_now
         present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):

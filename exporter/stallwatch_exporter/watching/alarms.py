@@ -6,7 +6,7 @@ and repeated errors of other ranks do not open incidents while the run continues
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
@@ -95,6 +95,9 @@ class Alarms:
         self._catalogue = catalogue
         # Maps a rule to the rule that replaces it when memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
+        self.steps_stay_slow: Callable[[], bool] = lambda: (
+            False
+        )  #: returns whether steps are slower than before
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
         self.ending = False  #: true if a rank ended with an error, so the launcher ends the other ranks
@@ -171,6 +174,8 @@ class Alarms:
             harmful = known is not None and known.harm in _HARMFUL
             if known is None and _of_unknown(incident):
                 harmful = _fails_unknown(diagnosis)
+            if known is None and incident.rule == STEP_TIME:
+                harmful = self.steps_stay_slow()  # steps that become even slower are not a recovery
             self._settle(incident, known, diagnosis, now, harmful=harmful)
             if known is not None and harmful:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)

@@ -82,7 +82,7 @@ class AgentLoop:
         if (chunks or not behind) and now - self._ticked >= after:
             self._ticked = now
             if self._stop_requested():
-                self._agent.advance.stop_requested(now)
+                self._agent.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
             # While lines are unread, evaluate the run as of the last line that was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)

@@ -199,7 +199,9 @@ class Advance:
     def seen(self, now: float) -> bool:
         """Pass on the changes since the last call, and return whether the run progressed."""
         tracker = self._tracker
-        phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
+        leaving = self._leaving
+        phase: Phase = "idle" if tracker.surely_finished or leaving else tracker.phase
+        self._watch.only_reached_total = phase == "idle" and not leaving and tracker.only_reached_total
         self._watch.learnt.log_only = not tracker.hooked_ranks
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown

@@ -62,6 +62,8 @@ class StallWatch:
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
         self.sighted = False  #: true after stack snapshots have produced a result
         self.spell = 0  #: Number of the quiet period. Each sign of life begins a new period.
+        #: True in the phase "idle" if only a counter that reached its total shows the end of the training
+        self.only_reached_total = False
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, after it ended
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:

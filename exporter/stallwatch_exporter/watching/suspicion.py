@@ -40,6 +40,7 @@ class Suspicion:
         self._spell = watch.spell  # number of the quiet period that is examined
         self._looks: list[HostSnapshot] = []
         self._looked_at: float | None = None  # start time of this quiet period's newest snapshot
+        self._worked = 0.0  # seconds of this quiet period until a rank last worked after the last step
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
@@ -58,6 +59,11 @@ class Suspicion:
             self._evidence.look(progressed=progressed)
         if self.ruling is None and self._quick(state) and repeating():
             self._watch.rule(self._watch.suspicion, "stalled")
+
+    @property
+    def stacks_now(self) -> StallStacks | None:
+        """Stacks of the newest snapshot in the current quiet period, or ``None`` without a snapshot."""
+        return self.seen[0] if self.seen is not None and self._spell == self._watch.spell else None
 
     def pending(self, now: float) -> bool:
         """Return whether a stall at `now` must wait for a snapshot in progress."""
@@ -91,6 +97,7 @@ class Suspicion:
             while len(self._sites) > _MOST_SITES:
                 del self._sites[next(iter(self._sites))]
         self._spell, self._looked_at, self._looks = self._watch.spell, None, []
+        self._worked = 0.0
         self.ruling = self.own_ruling = self.stacks = self.seen = None
         self.unanswered = ""
         self._evidence.drop(reported=over is not None and over.stalled)
@@ -118,6 +125,8 @@ class Suspicion:
             sites=self._sites,
             repeating=repeating(),
             suspended=found.suspended,
+            only_reached_total=self._watch.only_reached_total,
+            worked=self._worked,
             run=self.run_ruling(),
         )
         judged = ruling(self._looks, spell)
@@ -137,6 +146,8 @@ class Suspicion:
         if state.stalled and judged.status != "stalled":
             return  # only a sign of life ends a reported stall
         self.ruling = judged
+        if judged.reason == "work":
+            self._worked = newest.time - state.since
         for group in self.stacks.groups if self.stacks is not None else ():
             group.busy = judged.status == "busy" and judged.rank in group.ranks
         self._watch.rule(judged.limit, judged.status, usual=judged.usual(spell))

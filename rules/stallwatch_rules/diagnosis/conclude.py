@@ -32,6 +32,7 @@ from stallwatch_rules.diagnosis.verdict import means_stall, stopped_while_others
 from stallwatch_rules.endings import ExitedRank
 from stallwatch_rules.failures.flight import reporting, watchdog_positions
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
+from stallwatch_rules.judgements.standstill import stopped_late
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, longest_timeline
@@ -168,13 +169,17 @@ def _snapshot(
     )
     if context.stalled and context.stopped:
         clock = replace(clock, ended=True)
+    silence = _silence(clock, context)
+    still_runs = by_hand and tracker.only_reached_total and stopped_late(silence, tracker.durations())
+    if still_runs or (context.stalled and context.failed is not False):
+        complete = False  # the processes had reached the last step, but had not ended
     # While a run is watched, the agent decides whether it is stalled: the agent might be waiting for
     # stacks, or know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
-        silence=_silence(clock, context),
+        silence=silence,
         threshold=clock.threshold,
         stalled=stalled and context.failed is not False,
         ended_well=context.failed is False,

@@ -76,7 +76,8 @@ def primary_of(
         return primary
     first = finding.shown_match
     if finding.tagged("nan-loss") and first and first.step is not None and SEEN not in first.captures:
-        since = message("diagnosis.nan-since", step=first.step, fix=primary.fixes[0])
+        key = "nan-since" if finding.harm == "fatal" else "nan-at"
+        since = message(f"diagnosis.{key}", step=first.step, fix=primary.fixes[0])
         return replace(primary, fixes=[since, *primary.fixes[1:]])
     if finding.tagged(SIGTERM) and not now.exceptions.unknown:
         return _from_outside(primary, finding, now)

@@ -94,7 +94,7 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who or what asked a run to end, or ``None`` if nothing did."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
-    if run.by_hand and (how == "left" or not run.tracker.surely_finished):
+    if run.by_hand and (how == "left" or not now.facts.complete):
         # the duration in the log is not evidence, because a program that was stopped can also print it
         return "user"
     if how not in ("", "left"):

@@ -114,6 +114,20 @@ class Trace(msgspec.Struct, frozen=True):
         return sum(hits for _, hits in part) / steps if steps else 0.0
 
 
+def is_accompanied(trace: Trace, other: Trace) -> bool:
+    """Return whether the other rule matched at the step of every match of a rule, or at the next step.
+
+    The two rules can match in different lines of a step, before or after the line with the number.
+    """
+    by_step = {interval.step: hits for interval, hits in other.intervals}
+    steps = [interval.step for interval, _ in trace.intervals]
+    there = [bool(by_step.get(step)) for step in steps]
+    there.append(other.tail > 0)
+    hits = [*(hits for _, hits in trace.intervals), trace.tail]
+    near = (any(there[max(0, at - 1) : at + 2]) for at in range(len(there)))
+    return None not in steps and all(found for found, count in zip(near, hits, strict=True) if count)
+
+
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int = 1) -> Judgement | None:
     """Assess a failure after which training continued, by the number of steps after its last match.
 

@@ -77,9 +77,17 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
     the usual time is unknown, and the result is an empty string.
     """
     usual = paces or durations
-    if silence is None or not usual or silence <= limit_of_steps(durations, Limits(floor=LATE)):
+    if silence is None or not usual or not stopped_late(silence, durations):
         return ""
     return message("diagnosis.stopped-late", silence=silence, usual=median(usual))
+
+
+def stopped_late(silence: float | None, durations: Sequence[float]) -> bool:
+    """Return whether no step was completed for much longer than usual before a user stopped a run.
+
+    ``durations`` contains the seconds between signs of a step.
+    """
+    return silence is not None and silence > limit_of_steps(durations, Limits(floor=LATE))
 
 
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:

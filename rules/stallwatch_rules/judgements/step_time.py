@@ -26,6 +26,15 @@ STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
 #: slower steps only contain more tokens
 AS_QUICK = 0.9
+RATES, FEW_RATES = 15, 3  #: minimum numbers of printed rates: in total, and before or in the slow steps
+#: a mean since the start of the run shows slow steps if they reduce it to this multiple
+MEAN_FALLS = 0.95
+#: minimum growth of the tokens per step that excludes a mean since the start with equal numbers of tokens
+MORE_WORK = 1.2
+#: minimum ratio of the present pace to the usual pace that matters in a run that has finished; schedules of
+#: batch sizes and sequence lengths make the steps of many finished runs two or three times as long
+COLLAPSED = 4.0
+LOST = 0.25  #: minimum share of the time that such a run lost
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
@@ -62,6 +71,11 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
         if now > SLOWER * usual and latest > STILL_SLOWER * usual and came_at_once:
             return usual, now, recent * joined
     return None
+
+
+def stay_slow(paces: Sequence[float]) -> bool:
+    """Return whether steps are still slower than before, whether they became slower abruptly or gradually."""
+    return slowdown(paces, alone=False) is not None
 
 
 def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
@@ -121,7 +135,31 @@ def as_quick(rates: Sequence[float]) -> bool:
     In this case, slower steps merely contain more tokens, such as longer answers in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
-    return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
+    return len(rates) >= RATES and median(recent) >= AS_QUICK * median(baseline)
+
+
+def have_more_work(rates: Sequence[float], slowed: tuple[float, float, int], steps: int) -> bool:
+    """Return whether slower steps contain more tokens, according to the rates that a program prints.
+
+    `slowed` is the result of `slowdown`, whose last value counts the slow steps among all `steps`. The time
+    of a step grows at most with the square of its length, because of the attention. Therefore, the number of
+    tokens per step must have grown at least by the square root of the slowdown.
+
+    A rate can also be a mean since the start, which falls slowly. Therefore, the rate must also exceed the
+    mean that would follow from the same number of tokens in each step.
+    """
+    usual, now, count = slowed
+    ratio, slow = now / usual, min(count, steps)
+    before = steps - slow
+    least = len(rates) * before // steps if steps else 0
+    if len(rates) < RATES or not slow or least < FEW_RATES or len(rates) - least < FEW_RATES:
+        return False
+    if steps > MEAN_FALLS * (before + slow * ratio):
+        return False
+    base = median(rates[:least])
+    of_step = ratio * median(rates[least:]) / base
+    as_mean = (rates[-1] / base * (before + slow * ratio) - before) / slow
+    return of_step >= math.sqrt(ratio) and as_mean >= MORE_WORK
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
@@ -194,14 +232,17 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step."""
+    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step.
+
+    A slowdown of a run that has finished matters only if it cost much of the run's time.
+    """
     slowed = slowdown(paces)
     if slowed is None:
         return None
     usual, now, count = slowed
     percent = f"{now / usual - 1:.0%}"
     note = message("diagnosis.slower", before=usual, now=now, percent=percent, count=count)
-    if facts.complete:
+    if facts.complete and not (now >= COLLAPSED * usual and count * (now - usual) >= LOST * sum(paces)):
         return Judgement("harmless", note + message("diagnosis.reached-the-end"))
     return Judgement("degrading", note)
 

@@ -39,6 +39,7 @@ class Counter:
     waited: float = 0.0  #: seconds spent at the last step, according to the clock in the trainer's bar
     rises: int = 0
     stride: int = 1  #: number of steps by which the counter last rose in this attempt
+    again: bool = False  #: True if the counter started again after it had reached its total
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
 
     #: phase → seconds between consecutive rises of the counter
@@ -71,8 +72,12 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs, or steps in an epoch, and the number of epochs is unknown."""
-        return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
+        """True if the counter counts epochs, or steps in an epoch, and the number of epochs is unknown.
+
+        A counter that started again after it had reached its total counts the steps of a part of the run.
+        """
+        unknown = (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
+        return unknown or self.again
 
     @property
     def falls_short(self) -> bool:
@@ -175,6 +180,7 @@ class Counter:
         return length is not None and (self.last - self._offset >= length > 0 or self._restarted(step))
 
     def _begin(self) -> None:
+        self.again = self.complete
         self.attempt += 1
         self._offset = 0
         self._ended = False

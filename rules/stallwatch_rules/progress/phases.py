@@ -141,6 +141,12 @@ _FINISHED_IN_CHINESE = lazy(
     r"\s*(?:$|[.!,;。！，；~(（])"
 )
 
+# Text after a message about the end of the training which shows that the message is about a part of it.
+_NOT_OF_PART = (
+    r"(?! (?:for|of|on|in|with) (?:this|that|each|(?:the )?(?:current|first|next|last|previous)|split|fold"
+    r"|stage|phase|task|part|chunk|shard|client|trial|domain|subset|round|epoch)\b)"
+)
+
 # Each entry contains text that must be in the line (a fast test), and a regular expression, which makes the
 # decision.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
@@ -158,7 +164,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         "raining ",
         re.compile(
             r"^(?!.*\b(?:[Ee]poch|[Ss]tep|[Ss]tage|[Pp]hase|[Ff]old|[Rr]ound)\W{0,3}\d+\b.*[Tt]raining)"
-            r".*(?:\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b)"
+            rf".*(?:\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b){_NOT_OF_PART}"
         ),
         "finished",
     ),

@@ -15,7 +15,7 @@ from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.lines.stamps import elapsed
 from stallwatch_rules.progress.threshold import ENOUGH, StallThresholds
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Line
+from stallwatch_rules.records import Line, Phase
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
@@ -111,7 +111,8 @@ def read_clock(
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
     """Return the stall threshold at the end of a complete log, learned from the waits in the log."""
-    thresholds, phase = StallThresholds(), tracker.phase
+    phase: Phase = "idle" if tracker.surely_finished else tracker.phase
+    thresholds = StallThresholds()
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
     threshold = thresholds.at_end(phase)

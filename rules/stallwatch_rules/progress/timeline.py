@@ -52,6 +52,8 @@ class Interval(msgspec.Struct):
     hits: dict[str, int] = {}  #: rule → number of matches in the interval
     number: int = 0  #: line number of the last step in its source
     rate: float | None = None  #: tokens per second in the last step, if known
+    #: tokens per second as printed at the last step, which can be a mean since the start of the run
+    printed_rate: float | None = None
 
     @property
     def pace(self) -> float | None:
@@ -65,7 +67,8 @@ class Interval(msgspec.Struct):
         if self.hits:
             hits = {rule: self.hits.get(rule, 0) + hits.get(rule, 0) for rule in {*self.hits, *hits}}
         span, rate = self.span + later.span, later.rate if later.rate is not None else self.rate
-        return Interval(span, later.step, later.time, seconds, hits, later.number, rate)
+        printed = later.printed_rate if later.printed_rate is not None else self.printed_rate
+        return Interval(span, later.step, later.time, seconds, hits, later.number, rate, printed)
 
 
 class Timeline:
@@ -130,8 +133,11 @@ class Timeline:
         # (``verl/trainer/ppo/metric_utils.py``). In other programs, the printed rate can be a mean since the
         # start.
         of_step = line is not None and "perf/throughput" in line.text
-        rate = sample.values.get("tokens_per_second") if of_step else None
-        self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
+        printed = sample.values.get("tokens_per_second")
+        rate = printed if of_step else None
+        self._append(
+            Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate, printed)
+        )
         self.open_hits = {}
 
     def since(self, advances: int, step: int | None) -> int:

@@ -7,7 +7,7 @@ Therefore, the order of the lines from different ranks does not matter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from stallwatch_rules.progress.counter import Counter
@@ -86,10 +86,24 @@ class _Stream:
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
-        if len(self.seeming_ends) < _MAX_PASSED:
-            self.seeming_ends.add(key)
+        self._remember(key)
         if self.end is None or self.end.how == "likely":
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
+
+    def reports_end(self, line: Line) -> None:
+        """Record a message about the end of the training.
+
+        If training continued after an earlier message of this kind, the message is about a part of the
+        training, and only resembles a final message.
+        """
+        key = skeleton(line.text)
+        self._remember(key)
+        how: Literal["words", "likely"] = "likely" if key in self.passed else "words"
+        self.end = Finish(how, line.source, line.number, line.text[:MAX_TEXT])
+
+    def _remember(self, key: str) -> None:
+        if len(self.seeming_ends) < _MAX_PASSED:
+            self.seeming_ends.add(key)
 
     def advance(self) -> None:
         """Record that the training continued. Earlier signs that the training ended were therefore wrong."""
@@ -167,7 +181,7 @@ class ProgressTracker:
         if sample is not None and sign == "eval":
             stream.awaited = False
         if sign == "finished":
-            stream.end = Finish("words", line.source, line.number, line.text[:MAX_TEXT])
+            stream.reports_end(line)
         elif sign == "ended":
             stream.seems_over(line)
         elif sign == "left":
@@ -230,7 +244,7 @@ class ProgressTracker:
         attempt, rose = counter.attempt, counter.seen(sample, during)
         if rose:
             self._rose(stream, counter, sample)
-            if counter.attempt > attempt:
+            if counter.attempt > attempt and not counter.again:
                 stream.passed.clear()
         if counter.complete and _counts(counter) and (counter.rounds or counter.total is None):
             stream.end = stream.end or Finish("total", line.source, line.number, line.text[:MAX_TEXT])
@@ -428,11 +442,18 @@ class ProgressTracker:
         A line that only resembles the final message of a program is accepted only if steps were completed
         before the line.
         """
-        found = [s.end for s in self._streams.values() if s.end is not None]
-        found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
-        found += [Finish("left", s.source) for s in self._streams.values() if s.left]
-        found = [end for end in found if end.how != "likely" or self._may_be_over(end)]
-        return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
+        order = _SUREST.index
+        return min(self._ends(), key=lambda end: (order(end.how), end.source, end.number), default=None)
+
+    def _ends(self) -> Iterator[Finish]:
+        unreached = self._unreached()
+        for stream in self._streams.values():
+            if stream.end is not None and (stream.end.how != "likely" or self._may_be_over(stream.end)):
+                yield stream.end
+            if self._reached(stream, unreached):
+                yield Finish("total", stream.source)
+            if stream.left:
+                yield Finish("left", stream.source)
 
     def states_end_after(self, line: Line) -> bool:
         """Return whether the source of a line reports the end of the training below the line."""
@@ -451,9 +472,29 @@ class ProgressTracker:
             or not any(c.falls_short for c in counters if c.attempt == self._furthest[c.rounds][0])
         )
 
-    def _reached(self, stream: _Stream) -> bool:
-        leading = (c for c in stream.counters.values() if _counts(c) and c.rounds == self.in_rounds)
-        return any(c.complete and c.attempt == self.attempt for c in leading)
+    def _reached(self, stream: _Stream, unreached: Mapping[str, int]) -> bool:
+        """Return whether a counter of the stream reached its total, and no rank counts to a larger total.
+
+        If the ranks have different numbers of batches, the run is not complete when the first rank has read
+        its last batch.
+        """
+        return any(
+            counter.complete
+            and counter.attempt == self.attempt
+            and (counter.total or 0) >= unreached.get(series, 0)
+            for series, counter in stream.counters.items()
+            if _counts(counter) and counter.rounds == self.in_rounds
+        )
+
+    def _unreached(self) -> dict[str, int]:
+        """Return the largest total of each series that a rank has not reached."""
+        found: dict[str, int] = {}
+        attempt = self.attempt
+        for stream in self._streams.values():
+            for series, counter in stream.counters.items():
+                if counter.total and counter.attempt == attempt and not counter.complete:
+                    found[series] = max(counter.total, found.get(series, 0))
+        return found
 
     @property
     def finished(self) -> bool:
@@ -469,14 +510,27 @@ class ProgressTracker:
         A counter that reached its total is not sufficient either if the counter can start again in another
         epoch, or if the log shows no loss. Without a loss, the counter might not belong to a training run.
         """
-        finish = self.finish
-        if any(stream.end is not None and stream.end.how == "words" for stream in self._streams.values()):
-            return True
-        if finish is not None and finish.how == "total" and not finish.text:
-            counters = [counter for stream in self._streams.values() for counter in stream.counters.values()]
-            endless = any(counter.endless and _counts(counter) for counter in counters)
-            return self.last_loss is not None and not endless
-        return finish is not None and finish.how != "likely"
+        return bool(self._sure_evidence())
+
+    @property
+    def only_reached_total(self) -> bool:
+        """True if the training is complete, and only a counter that reached its total shows this.
+
+        Such a counter might count the steps of a part of the run, such as its first epoch.
+        """
+        return self._sure_evidence() == {"total"}
+
+    def _sure_evidence(self) -> set[str]:
+        """Return the kinds of evidence that the training is certainly complete."""
+        ends = list(self._ends())
+        found: set[str] = {
+            end.how for end in ends if end.how != "likely" and (end.how != "total" or end.text)
+        }
+        if any(end.how == "total" and not end.text for end in ends) and self.last_loss is not None:
+            counters = (counter for stream in self._streams.values() for counter in stream.counters.values())
+            if not any(counter.endless and _counts(counter) for counter in counters):
+                found.add("total")
+        return found
 
     @property
     def shows_finish(self) -> bool:
@@ -487,7 +541,7 @@ class ProgressTracker:
     def reached_total(self, line: Line) -> bool:
         """Return whether the output of the line's rank proves that the training reached its total."""
         stream = self._streams.get((line.source, line.rank))
-        if stream is None or not self._reached(stream):
+        if stream is None or not self._reached(stream, self._unreached()):
             return False
         return not any(counter.endless and _counts(counter) for counter in stream.counters.values())
 

@@ -33,6 +33,8 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 SHORT = 6.0
 LONG = 20.0  #: allowed quiet time for startup, a compilation, or a checkpoint, as a multiple of the floor
 
+# Allowed quiet time for work of the processor after the last step, as a multiple of the floor.
+_AFTER_TRAINING = 480.0
 # Allowed quiet time for data loading, as a multiple of the floor, if it is unknown whether a batch is the
 # first batch of an epoch.
 _DATA_UNCOUNTED = 2.5
@@ -70,6 +72,8 @@ Reason = Literal[
     "code",
     "lock",
     "busy",
+    "last-step",
+    "work",
 ]
 
 
@@ -110,6 +114,10 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     sites: Mapping[str, float] = {}  #: call site → longest period without a sign of life that ended by itself
     repeating: bool = False  #: True if the log repeats a message that it did not repeat while steps advanced
     suspended: bool = False  #: True if the whole command is stopped or frozen
+    #: True if the training is complete only according to a counter that reached its total. The counter might
+    #: count the steps of a part of the run.
+    only_reached_total: bool = False
+    worked: float = 0.0  #: seconds from the start of the period until a rank last worked after the last step
     run: Ruling | None = None  #: decision about the whole run, from the snapshots of all hosts
 
 
@@ -143,10 +151,13 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
         found = [rank for rank in ranks if rank.condition == condition and not rank.left]
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", period.suspicion, condition, found[0].rank)
-    if period.phase == "idle" and not all(activity.waits for activity in doing.values()):
+    over = period.phase == "idle" and not period.only_reached_total
+    if over and not all(activity.waits for activity in doing.values()):
         return None  # work after the training can take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
+        if all(rank.condition == "ended" for rank in ranks):
+            return None  # no rank waits for a rank that has ended
         left = [rank.rank for rank in ranks if rank.left]
         if left:  # the other ranks wait for a rank that has ended
             return Ruling("stalled", period.suspicion, "ended", left[0])
@@ -248,7 +259,7 @@ def _all_wait(
     odd = stacks.odd
     if odd and stacks.why in ("behind", "diverged", "unfinished"):
         return Ruling("stalled", period.suspicion, "behind", odd[0], doing[odd[0]].place)
-    if period.phase == "idle":
+    if period.phase == "idle" and not period.only_reached_total:
         return None
     if period.phase == "train" and not period.rhythm_known:
         return _patience(period, LONG, "first-steps", None, first)
@@ -280,7 +291,7 @@ def _of_rank(
         return _patience(period, LONG, "first-steps", number, doing)
     if kind == "data":
         first = rank.counters.get("epoch_batches")
-        if evaluating or first == 0:
+        if evaluating or first == 0 or period.phase == "idle":
             return _patience(period, SHORT, "evaluation" if evaluating else "data", number, doing)
         if first is None:
             return _patience(period, _DATA_UNCOUNTED, "data", number, doing)
@@ -299,6 +310,13 @@ def _of_rank(
         return _patience(period, SHORT, "evaluation", number, doing, known=period.longest)
     if period.phase in ("rollout", "weight-sync"):
         return _patience(period, SHORT, period.phase, number, doing, known=period.longest)
+    if period.phase == "idle":
+        works = _processor_share(rank.processor, before.processor if before else None, seconds) >= _WORKS
+        works = works or (before is not None and _child_works(rank, before, seconds))
+        if works:
+            return _patience(period, _AFTER_TRAINING, "work", number, doing)
+        rests = _patience(period, SHORT, "last-step", number, doing)
+        return msgspec.structs.replace(rests, limit=rests.limit + period.worked)
     if kind == "lock" or rank.lock_holder:
         return Ruling("stalled", period.suspicion, "lock", number, doing.place)
     computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 from smallruns import OOM, STAND, START, finding, primary, raised, stamped, steps
@@ -156,12 +157,24 @@ def test_interrupted_slow_bar_without_losses_is_harmless(diagnose: Diagnose) -> 
     assert primary(stopped(", loss=1.5")) == "step-time-degraded"
 
 
-def test_slow_steps_of_a_finished_run_are_harmless(diagnose: Diagnose) -> None:
-    rows = [(step * 1.0 if step <= 40 else 40 + (step - 40) * 3.0, step) for step in range(1, 81)]
-    half = stamped([(at, f"step {step}/200 loss 1.5") for at, step in rows])
+@pytest.mark.parametrize(
+    ("count", "slow", "seconds", "verdict"),
+    [
+        (80, 40, 5.0, "degraded"),
+        (80, 40, 3.0, "finished"),  # as with a schedule of batch sizes or sequence lengths
+        (400, 16, 5.0, "finished"),  # only a few steps
+        (400, 16, 12.0, "degraded"),
+    ],
+)
+def test_slow_steps_of_a_finished_run_count_if_they_cost_much_time(
+    count: int, slow: int, seconds: float, verdict: str, diagnose: Diagnose
+) -> None:
+    paces = [1.0] * (count - slow) + [seconds] * slow
+    rows = list(enumerate(accumulate(paces), 1))
+    half = stamped([(at, f"step {step}/900 loss {9 / step:.4f}") for step, at in rows])
     assert (diagnose(half).verdict, primary(diagnose(half))) == ("degraded", "step-time-degraded")
-    whole = stamped([(at, f"step {step}/80 loss 1.5") for at, step in rows])
-    assert diagnose(whole).verdict == "finished"
+    whole = stamped([(at, f"step {step}/{count} loss {9 / step:.4f}") for step, at in rows])
+    assert diagnose(whole).verdict == verdict
 
 
 def overflow(scale: int, to: int) -> str:
@@ -184,21 +197,28 @@ def test_overflows_on_every_step_are_fatal(diagnose: Diagnose) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tokens", "verdict"),
+    ("name", "mean", "tokens", "verdict"),
     [
-        ("perf/throughput", 1.0, "degraded"),
-        ("perf/throughput", 1.6, "unfinished"),
-        ("tokens/s", 1.6, "degraded"),  # which may be a mean since the start, that hides it
+        ("perf/throughput", False, 1.0, "degraded"),
+        ("perf/throughput", False, 1.6, "unfinished"),
+        ("tokens/s", False, 1.0, "degraded"),
+        ("tokens/s", False, 1.1, "degraded"),
+        ("tokens/s", False, 1.4, "degraded"),  # the rate can be a mean since the start
+        ("tokens/s", False, 1.6, "unfinished"),
+        ("tokens/s", True, 1.0, "degraded"),  # the mean since the start falls slowly
+        ("tokens/s", True, 1.6, "unfinished"),
     ],
 )
 def test_longer_steps_with_more_tokens_are_not_slower(
-    name: str, tokens: float, verdict: str, diagnose: Diagnose
+    name: str, mean: bool, tokens: float, verdict: str, diagnose: Diagnose
 ) -> None:
     """verl's rollouts grow while a model learns to reason: its steps take longer, and do as much a second."""
-    lines = []
+    lines, seconds, done = [], 0.0, 0.0
     for step in range(1, 61):
         slow, more = (1.6, tokens) if step > 45 else (1.0, 1.0)
-        metrics = f"perf/time_per_step:{200 * slow} - {name}:{1000 * more / slow}"
+        seconds, done = seconds + slow, done + more
+        rate = done / seconds if mean else more / slow
+        metrics = f"perf/time_per_step:{200 * slow} - {name}:{1000 * rate}"
         lines.append(f"step:{step} - actor/pg_loss:0.01 - {metrics}")
     assert diagnose("\n".join(lines)).verdict == verdict
 

@@ -206,3 +206,60 @@ def test_failure_of_another_log_is_over_if_its_log_goes_on_before_further_steps(
     for rank, lines in enumerate((again, crash[:-1])):
         reading.feed(LineReader(f"rank{rank}.log", rank).feed("\n".join(lines).encode() + b"\n"))
     assert reading.diagnose().verdict == "failed"
+
+
+def trials(*counts: int, every: int = 5) -> list[str]:
+    """Trials of a sweep, each with this number of printed losses."""
+    return [f"step {n * every}/400 loss {2 / n + 0.5:.3f}" for count in counts for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "advice"),
+    [
+        ([*trials(16), "loss is inf, pruning this trial", *trials(16)], "unfinished", ""),
+        ([*trials(16), "step 85/400 loss nan", *trials(16)], "unfinished", ""),
+        ([*trials(16), "loss is inf, pruning this trial", *trials(5)], "degraded", "The loss was NaN"),
+        ([*trials(16), "step 85/400 loss nan", *trials(30)[17:]], "degraded", "The loss was NaN"),
+        ([*trials(16), *(f"step {n}/400 loss nan" for n in (85, 90))], "failed", "The loss has been NaN"),
+    ],
+    ids=["next trial", "next trial after steps", "few losses since", "same trial", "to the end"],
+)
+def test_nan_loss_of_an_earlier_trial_is_over(
+    lines: list[str], verdict: str, advice: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    diagnosis = rendered(reading.diagnose())
+    assert diagnosis.verdict == verdict
+    assert not advice or (diagnosis.primary is not None and diagnosis.primary.fixes[0].startswith(advice))
+
+
+def scaled(bad: set[int], overflows: set[int], *, before: bool = True) -> list[str]:
+    """Steps of fp16 training, some with an infinite norm, and some with an overflow in the line before."""
+    lines = []
+    for n in range(1, 201):
+        norm = "inf" if n in bad else f"{1 / n:.3f}"
+        step = f"step {n}/200 loss {2 / n + 0.1:.3f} grad_norm {norm}"
+        overflow = [OVERFLOW] if n in overflows else []
+        lines += [*overflow, step] if before else [step, *overflow]
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("bad", "overflows", "verdict"),
+    [
+        ({*range(1, 12), 70, 140}, {*range(1, 12), 70, 140}, "finished"),
+        ({40, 41, 90, 140}, {3, 40, 41, 90, 140}, "finished"),
+        ({*range(100, 112)}, {3}, "degraded"),  # other steps than those of the overflow
+        ({*range(100, 112)}, set(), "degraded"),  # no loss scaler
+    ],
+    ids=["search and later", "later", "elsewhere", "bf16"],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_infinite_norm_of_a_skipped_step_is_harmless(
+    bad: set[int], overflows: set[int], verdict: str, before: bool, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    lines = scaled(bad, overflows, before=before)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    assert reading.diagnose().verdict == verdict

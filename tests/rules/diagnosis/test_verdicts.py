@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from smallruns import FAILED, FINISHED, SIGTERM, killed_by, raised, steps
+from smallruns import FAILED, FINISHED, SIGTERM, killed_by, raised, stamped, steps
 
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.reader import LineReader
@@ -20,6 +20,8 @@ from stallwatch_rules.report.phrases import badge, headline
 
 MID = steps(1, 30, total=90)
 END = steps(1, 90, total=90)
+TIMED = stamped([(n, f"step {n}/90 loss {2 / n:.3f}") for n in range(1, 91)])
+OVER = stamped([(90.5, "Training finished")])
 STARTED = "***** Running training *****\n"
 CTRL_C = raised("KeyboardInterrupt")
 LIGHTNING = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
@@ -34,6 +36,10 @@ ASKED = "[rank: 0] Received SIGTERM: 15\n"
 STOPPED = Ending("interrupted", 130, "SIGINT")
 UNWATCHED = Ending("unknown", None)
 OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def timed(start: float, later: float, error: str) -> str:
+    return stamped([(start + later, line) for line in raised(error).splitlines()])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,12 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
         (MID + OOM + SLURM.format(""), {}, "failed", None, "failed"),  # that is why it was cancelled
         (MID, {"ending": FAILED}, "unknown-failure", None, "unknown-failure"),
         (MID, {"stalled": True, "now": 1.0}, "stalled", None, "stalled"),
+        (END, {"stalled": True, "ending": STOPPED}, "stalled", None, "stalled"),  # ranks still waited
+        (END, {"stalled": True, "ending": FINISHED}, "finished", None, "healthy"),
+        (TIMED + timed(91, 2, "KeyboardInterrupt"), {}, "finished", None, "healthy"),
+        # The counter might count one epoch, because the program did not end after it.
+        (TIMED + timed(91, 80, "KeyboardInterrupt"), {}, "interrupted", "user", "healthy"),
+        (TIMED + OVER + timed(91, 80, "KeyboardInterrupt"), {}, "finished", None, "healthy"),
     ],
 )
 def test_each_run_gets_its_verdict(

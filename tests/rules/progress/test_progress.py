@@ -301,6 +301,40 @@ def test_continuing_run_has_not_finished() -> None:
     assert not tracker.finished
 
 
+def part(total: int = 4, last: int | None = None) -> list[str]:
+    return [f"step {n}/{total} loss 1" for n in range(1, (last or total) + 1)]
+
+
+OVER = "Training finished"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sure", "only_total"),
+    [
+        (part(), True, True),
+        ([*part(), OVER], True, False),
+        (part() * 2, False, False),  # the counter counts the steps of a part
+        ([*part(), OVER] * 2, False, False),
+        ([*part(9, last=4), OVER, *part(9, last=8)], False, False),
+        ([*part(), "Training finished for this split"], True, True),  # the message is about a part
+        ([*(f"step {n} loss 1" for n in range(1, 9)), "Training finished for this split"], False, False),
+        ([*part(9, last=4), *part(9)], True, True),  # the run failed, and a new start reached the total
+    ],
+)
+def test_end_of_a_part_is_no_sure_end(texts: list[str], sure: bool, only_total: bool) -> None:
+    tracker = track(log(*texts))
+    assert (tracker.surely_finished, tracker.only_reached_total) == (sure, only_total)
+
+
+def test_run_is_complete_when_the_rank_with_the_most_steps_is() -> None:
+    first = log(*part(12, last=9), rank=0)
+    second = log(*part(9), rank=1, source="b.log")
+    tracker = track([*first, *second])
+    assert (tracker.total_steps, tracker.finished) == (12, False)
+    last = [Line(f"step {n}/12 loss 1", "a.log", 20 + n, 0) for n in (10, 11, 12)]
+    assert track(last, tracker).finished
+
+
 # ---- order
 
 

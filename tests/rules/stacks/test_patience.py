@@ -207,6 +207,45 @@ def test_stalls_after_the_training_need_separated_ranks() -> None:
         assert ruling([HostSnapshot(0.0, ranks)], QuietPeriod("idle", FLOOR, FLOOR)) is None
 
 
+AFTER_STEP = [
+    # activities, status, rank, reason, seconds
+    ([rank(0, own("reshuffle"), processor=5.0), rank(1, BARRIER)], "waiting", 0, "last-step", SHORT * FLOOR),
+    ([rank(0, own("rebuild"), processor=5.0)], "waiting", 0, "last-step", SHORT * FLOOR),
+    ([rank(0, own("cache"), lock_holder="PID 7")], "waiting", 0, "last-step", SHORT * FLOOR),
+    ([rank(0, LOADER, counters={"epoch_batches": 5})], "waiting", 0, "data", SHORT * FLOOR),
+    ([rank(0, own("export"), SAVE)], "waiting", 0, "save", LONG * FLOOR),
+    ([rank(0, own("push"), REQUESTS)], "waiting", 0, "network", SHORT * FLOOR),
+    ([rank(0, BARRIER), rank(1, BARRIER)], "waiting", None, "others", SHORT * FLOOR),
+]
+
+
+@pytest.mark.parametrize(("ranks", "status", "odd", "reason", "limit"), AFTER_STEP)
+def test_rank_that_rests_after_the_last_step_is_a_stall_after_minutes(
+    ranks: list[RankAnswer], status: str, odd: int | None, reason: str, limit: float
+) -> None:
+    """A counter that reached its total might count only the first epoch."""
+    found = judged(ranks, ranks, phase="idle", only_reached_total=True)
+    assert (found.status, found.rank, found.reason, found.limit) == (status, odd, reason, limit)
+
+
+def test_work_after_the_last_step_can_take_hours() -> None:
+    before, after = (rank(0, own("cluster"), processor=seconds) for seconds in (5.0, 14.0))
+    assert judged([before], [after], phase="idle", only_reached_total=True).limit == 4 * 3600
+    resting = judged([after], [after], phase="idle", only_reached_total=True, worked=100.0)
+    assert resting.limit == SHORT * FLOOR + 100.0
+    before, after = (rank(0, own("zip"), CHILD, children=seconds) for seconds in (5.0, 14.0))
+    assert judged([before], [after], phase="idle", only_reached_total=True).limit >= SHORT * FLOOR
+
+
+@pytest.mark.parametrize("phase", ["train", "idle"])
+def test_ranks_that_have_all_ended_are_no_stall(phase: Any) -> None:
+    ended = [RankAnswer(number, 100 + number, condition="ended", left=True) for number in (0, 1)]
+    period = QuietPeriod(phase, FLOOR, FLOOR, only_reached_total=phase == "idle")
+    for ranks in (ended[:1], ended):
+        assert ruling([HostSnapshot(0.0, ranks)], period) is None
+    assert judged([ended[0], rank(1, BARRIER)], phase=phase, only_reached_total=True).reason == "ended"
+
+
 @pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])
 def test_counters_of_the_probe_are_signs_of_life(name: str) -> None:
     before, after = (rank(0, own("loop"), counters={name: count}) for count in (3.0, 4.0))

@@ -52,6 +52,7 @@ from stallwatch_rules.judgements.standstill import (
 )
 from stallwatch_rules.judgements.step_time import (
     as_quick,
+    have_more_work,
     judge_step_time,
     judge_straggler,
     judge_throughput,
@@ -155,7 +156,9 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if slow is not None or not paces:
         lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
-        if slow is not None and not as_quick(rates):
+        if slow is not None:
+            if as_quick(rates) or _more_work(paces, run):
+                slow = Judgement("harmless", slow.note + message("diagnosis.slower-more-tokens"))
             yield STEP_TIME, *_since("slower-since", slow, lead, _slowed(lead, run), run)
         decay = judge_throughput(rates, now.facts) if not paces else None
         if decay is not None:
@@ -165,6 +168,23 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     straggler = judge_straggler(paces, now.facts, excerpt=excerpt)
     if straggler is not None:
         yield STRAGGLER, straggler, {}
+
+
+def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
+    """Return whether slower steps contain more tokens, according to the rates in the log of any rank.
+
+    The timeline with the most steps can be from the probe, which does not report rates.
+    """
+    slowed = slowdown(paces)
+    timelines = (line for stream in run.streams.values() for line in stream.timelines.by_series.values())
+    rates = ([each.printed_rate for each in line.intervals] for line in timelines)
+    printed = max(([rate for rate in some if rate is not None] for some in rates), key=len, default=[])
+    steps = max((stream.timelines.advances for stream in run.streams.values()), default=0)
+    if slowed is None:
+        return False
+    usual, now, count = slowed
+    stride = max(1, min(run.tracker.stride, steps // len(paces)))  # number of steps per pace
+    return have_more_work(printed, (usual, now, count * stride), steps)
 
 
 def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:

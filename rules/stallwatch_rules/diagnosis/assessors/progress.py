@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.judgements.concerns import CONCERNS, SEEN, meaning_of
-from stallwatch_rules.judgements.facts import Judgement, Trace
+from stallwatch_rules.judgements.facts import Judgement, Trace, is_accompanied
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.messages import message
@@ -46,17 +46,28 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``Invalidate trace cache @ step 0`` is harmless if 60 steps follow.
     """
     streams, facts = run.streams, now.facts
+    skipped: Trace | None = None  # overflows that only show that the loss scale was adapted
     for finding in now.found:
         if finding.page.harm != "by-progress" or finding.tagged("often-handled") or not finding.hits:
             continue
         if finding.rule == TRACE_CACHE:
             yield finding.with_judgement(judge_trace_cache(trace_of(finding, streams), facts))
         elif finding.tagged(OVERFLOW):
-            judgement = judge_overflow(trace_of(finding, streams), _scale(streams, finding), facts)
+            trace = trace_of(finding, streams)
+            judgement = judge_overflow(trace, _scale(streams, finding), facts)
+            if judgement.harm == "harmless":
+                skipped = trace
             yield finding.with_judgement(judgement)
         elif finding.followed >= 3 or facts.complete:
             note = message("diagnosis.advancing", steps=finding.followed)
             yield finding.with_judgement(Judgement("harmless", note))
+    if skipped is None:
+        return
+    for finding in now.found:
+        gradients = finding.tagged("nan-gradient") and finding.hits and finding.harm == "degrading"
+        if gradients and is_accompanied(trace_of(finding, streams), skipped):
+            note = message("diagnosis.overflow-skipped", count=finding.count)
+            yield finding.with_harm("harmless", note)
 
 
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:

@@ -9,7 +9,7 @@ failure was handled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -17,18 +17,27 @@ from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, came_before
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, RunContext, Snapshot
 from stallwatch_rules.diagnosis.unrelated import is_recurring_noise
-from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service, recovered
+from stallwatch_rules.judgements.facts import (
+    RECOVERED,
+    RECOVERED_BUT_DIED,
+    judge_recovery,
+    judge_service,
+    recovered,
+)
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.progress.curve import Point
 
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
 AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
 #: tags of rules whose exceptions can result from the failed start of another process
 _OF_OTHERS: tuple[Tag, ...] = ("peer-gone", "awaits-peer", "connecting", "exit-status", "start-failed")
-FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
+#: Number of steps, and of printed finite losses, after which a single NaN no longer counts. If the steps
+#: started again after the NaN, fewer printed losses are sufficient.
+FORGOTTEN = 20
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
 SCHEDULER = "scheduler-and-process"  #: family of rules for the consequences of an external stop
@@ -271,12 +280,23 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
         losses = [point.mark for point in finite_losses(curve.points)] if curve is not None else []
         if curve is None or not losses:
             continue
-        if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
+        needed = RECOVERED_BUT_DIED if _began_anew(curve.points, hits.mark) else FORGOTTEN
+        if sum(mark > hits.mark for mark in losses) < needed:
             return True
         whole = not stream.templates.partial  # a partial template table counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
+
+
+def _began_anew(points: Sequence[Point], mark: int) -> bool:
+    """Return whether the first loss after the step count `mark` belongs to a new start of the steps.
+
+    For example, a sweep ends a trial with a NaN loss, and the next trial starts with new weights.
+    """
+    before = [point.step for point in points if point.mark <= mark and point.step is not None]
+    after = next((point.step for point in points if point.mark > mark and point.step is not None), None)
+    return bool(before) and after is not None and after < before[-1] / 2
 
 
 def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
