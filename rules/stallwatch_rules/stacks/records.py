@@ -132,7 +132,8 @@ class RankAnswer(msgspec.Struct):
     saves: dict[str, float] = {}
     left: bool = False  #: True if the rank reported that it ended without an error
     transferred: int | None = None  #: number of bytes that the main thread has read and written
-    processor: float | None = None  #: processor time of the main thread in seconds
+    #: seconds for which the main thread has used a processor or has been ready to use one
+    processor: float | None = None
     worker: int | None = None  #: process ID of the data loader's worker process that runs the user's code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
     children: float | None = None  #: processor time of the child processes in seconds
