@@ -79,6 +79,16 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     #: why the command returned 0, if the command line shows the reason
     hidden: Literal["pipe", "wait", ""] = ""
 
+    def survived_at(self, step: int | None, last: int | None, every: int = 1) -> bool:
+        """Return whether the process failed at about this step, and other processes reached the step `last`.
+
+        The steps after such a failure do not show that the failed process handled the failure. `every` is the
+        number of steps between two steps in the log.
+        """
+        if self.step is None or step is None or last is None or self.by != "process":
+            return False
+        return abs(step - self.step) <= max(GONE_ON, every) < last - self.step
+
 
 def signal_name(code: int | None) -> str:
     """Return the name of the signal in the exit code ``-n`` of a process, or "" if there is no such name."""
