@@ -189,6 +189,7 @@ def _snapshot(
         died=died,
         phase=tracker.phase,
         ended=clock.ended,
+        aborted=context.ending is not None and context.ending.aborted,
         last_sign=clock.last_sign,
         missed=bool(context.elsewhere),
     )
