@@ -10,10 +10,10 @@ from stallwatch_alerts.messages.ranks import remedy
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import LANGUAGES, render
-from stallwatch_rules.messages import Text, bilingual, message, sentences
+from stallwatch_rules.messages import Text, bilingual, has, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks
-from stallwatch_rules.stacks.sentences import place_of, sentence, with_title_prefix
+from stallwatch_rules.stacks.sentences import place_of, sentence, state_of, suspects, with_title_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
 # in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
+# States of a rank that waits for no service and no storage.
+_NOT_IN_A_CALL = frozenset(("stopped", "busy", "debugger", "input"))
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -90,6 +92,8 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
     if known:
         shown = {language: render(known, language) for language in LANGUAGES}
         fixes = [fix for fix in fixes if not any(words in render(fix, lang) for lang, words in shown.items())]
+    if {state_of(group) for group in suspects(stacks)} & _NOT_IN_A_CALL:
+        fixes = [fix for fix in fixes if not has(fix, "diagnosis.alone-fix")]
     return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
 
 

@@ -95,3 +95,27 @@ def test_time_of_a_thread_that_computes(
     for name, text in files.items():
         (thread / name).write_text(text)
     assert processes.processor_seconds(7) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("machine", "call", "reads"),
+    [
+        ("x86_64", "0 0x0 0x55d0 0x2000 0x7ffa 0x0 0x0 0x7ffe 0x7ffa", True),  # read(0, …)
+        ("x86_64", "270 0x1 0x7ffc 0x0 0x0 0x0 0x0 0x7ffe 0x7ffa", True),  # pselect6(1, …)
+        ("aarch64", "63 0x0 0xaaaa 0x2000 0x0 0x0 0x0 0xffff 0xffff", True),
+        ("x86_64", "0 0x3 0x55d0 0x2000 0x7ffa 0x0 0x0 0x7ffe 0x7ffa", False),
+        ("x86_64", "270 0x4 0x7ffc 0x0 0x0 0x0 0x0 0x7ffe 0x7ffa", False),
+        ("x86_64", "running", False),
+        ("riscv64", "0 0x0 0x55d0", False),
+    ],
+)
+def test_wait_for_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, call: str, reads: bool
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    thread = tmp_path / "7/task/7"
+    thread.mkdir(parents=True)
+    (thread / "syscall").write_text(call + "\n")
+    assert processes.reads_input(7) is reads
+    assert not processes.reads_input(8)
