@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.messages import Message, Text, has, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
 NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, memory did not run out
@@ -79,6 +79,16 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     #: why the command returned 0, if the command line shows the reason
     hidden: Literal["pipe", "wait", ""] = ""
 
+    def survived_at(self, step: int | None, last: int | None, every: int = 1) -> bool:
+        """Return whether the process failed at about this step, and other processes reached the step `last`.
+
+        The steps after such a failure do not show that the failed process handled the failure. `every` is the
+        number of steps between two steps in the log.
+        """
+        if self.step is None or step is None or last is None or self.by != "process":
+            return False
+        return abs(step - self.step) <= max(GONE_ON, every) < last - self.step
+
 
 def signal_name(code: int | None) -> str:
     """Return the name of the signal in the exit code ``-n`` of a process, or "" if there is no such name."""
@@ -122,6 +132,11 @@ class Ending(msgspec.Struct, frozen=True):
         return signaled or self.kind in ("interrupted", "time-limit")
 
     @property
+    def aborted(self) -> bool:
+        """True if the agent ended the run because it stalled."""
+        return has(self.detail, "run.aborted")
+
+    @property
     def outcome(self) -> Outcome | None:
         """The outcome of an incident that was open when the run ended, or ``None`` if the end is unknown."""
         if self.kind == "unknown":
@@ -140,9 +155,11 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return a text about who or what stopped the run: a person, a scheduler, or a time limit, if known."""
+    """Return a text about who or what stopped the run: a person, a scheduler, a time limit, or the agent."""
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
+    if ending.aborted:
+        return message("endings.by-stallwatch")
     if ending.kind == "time-limit":
         return message("endings.by-time-limit")
     if ending.signal == "SIGINT" or (ending.kind == "interrupted" and ending.signal != "SIGQUIT"):

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from stallwatch.cli.context import CONTEXT, App, Group, print_notice
+from stallwatch_exporter.settings import current_folder
 
 # Commands in the order that a new user needs them, each with the module that defines it.
 _COMMANDS = {
@@ -142,6 +144,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 def main() -> None:
     """Run the command line. This function is the entry point of the console script."""
+    sys.path[:] = _user_modules_last(sys.path, os.environ.get("PYTHONPATH", ""))
     # Modules loaded at startup are not garbage. Garbage collections that scan them would take a sixth of
     # the startup time.
     gc.set_threshold(_OBJECTS)
@@ -152,6 +155,24 @@ def main() -> None:
         raise
     finally:
         gc.freeze()  # otherwise, the interpreter scans the remaining objects twice at exit
+
+
+def _user_modules_last(path: Sequence[str], variable: str) -> list[str]:
+    """Return the module search path, with the user's folders after the installed packages.
+
+    The user's folders are the entries of the `variable` ``PYTHONPATH`` and the current folder, which
+    ``python -m`` adds. The training program needs them, but a module such as ``h11.py`` in them would replace
+    a package that Stallwatch imports, perhaps only when it sends a message. Folders that contain a package of
+    Stallwatch keep their position.
+    """
+    here = current_folder()
+    users = {here, *(here / entry for entry in variable.split(os.pathsep))}
+
+    def is_users(entry: str) -> bool:
+        folder = here / entry
+        return folder in users and not any(folder.glob("stallwatch*/__init__.py"))
+
+    return sorted(path, key=is_users)
 
 
 def _limit_exit(code: int) -> None:

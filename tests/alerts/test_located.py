@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import msgspec
 import pytest
@@ -74,6 +75,28 @@ def test_title_contains_the_odd_ranks_and_their_location(
 ) -> None:
     stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 卡住：已 42 秒没有新的 step"}[language]
     assert incident_notice(incident, language, None).message.title == stalled + title
+
+
+def single(**about: Any) -> Incident:
+    group = StackGroup([0], about.pop("kind", "code"), place="train.py:9 in main", **about)
+    return stall(StallStacks(5.0, 0.1, [group], pids={0: 7}))
+
+
+@pytest.mark.parametrize(
+    ("incident", "state", "advice"),
+    [
+        (single(), "", "This call waits for something"),
+        (single(condition="stopped"), " (stopped by a signal)", "kill -CONT 7"),
+        (single(kind="input"), " (waiting for input)", "Answer in the terminal"),
+        (single(kind="lock"), " (waiting for a file lock)", "end that process"),
+        (single(kind="process"), " (waiting for a child process)", "what the child process is doing"),
+        (single(busy=True), " (busy without progress)", "This code computes"),
+        (single(kind="data"), "", "workers of the data loader"),
+    ],
+)
+def test_title_states_why_a_rank_waits(incident: Incident, state: str, advice: str) -> None:
+    message = incident_notice(incident, "en", None).message
+    assert message.title.endswith(f"at train.py:9 in main{state}") and advice in message.text
 
 
 def test_text_contains_the_escaped_sentence() -> None:

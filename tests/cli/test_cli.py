@@ -189,3 +189,22 @@ def test_similar_commands_are_suggested(stallwatch: Stallwatch, words: list[str]
     result = stallwatch(*words)
     assert result.exit_code == 2
     assert f"Did you mean {similar}?" in result.stderr
+
+
+@pytest.mark.parametrize("start", [["-m", "stallwatch"], ["-c", "from stallwatch.cli import main; main()"]])
+def test_modules_of_the_user_replace_no_package(tmp_path: Path, start: list[str]) -> None:
+    """A project on ``PYTHONPATH`` can contain a module with the name of a package that Stallwatch imports."""
+    for folder in ("project", "here"):
+        (tmp_path / folder).mkdir()
+        for name in ("h11", "sqlalchemy", "apprise"):
+            (tmp_path / folder / f"{name}.py").write_text("print('from the project')")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "project"), os.environ.get("PYTHONPATH", "")]))
+    environ = {**os.environ, "PYTHONPATH": path, "STALLWATCH_HOME": str(tmp_path / "home")}
+    command = [sys.executable, *start, "alerts", "list"]
+    listed = subprocess.run(
+        command, cwd=tmp_path / "here", env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert listed.returncode == 0 and "project" not in listed.stdout + listed.stderr
+    program = ["run", "--no-probe", "--", sys.executable, "-c", "import h11"]
+    ran = subprocess.run([*command[:-2], *program], env=environ, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "from the project" in ran.stdout

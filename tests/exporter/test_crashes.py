@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stallwatch_exporter.running.crashes import (
@@ -19,9 +21,9 @@ DONE = Reached(step=6250, total=6250, at=100.0, complete=True)
 OPEN = Reached(step=300, at=100.0)  # the total of steps is unknown
 
 
-def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, **more: bool) -> ProcessEnd:
-    left = more.get("left", True if code == 0 else None)
-    return ProcessEnd(10 + number, number, code=code, ended_at=at, probed=True, left=left, step=step)
+def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, **more: Any) -> ProcessEnd:
+    more = {"left": True if code == 0 else None, **more}
+    return ProcessEnd(10 + number, number, code=code, ended_at=at, probed=True, step=step, **more)
 
 
 def attempt(pid: int, code: int | None, at: float, step: int | None, *words: str) -> ProcessEnd:
@@ -33,6 +35,11 @@ def attempt(pid: int, code: int | None, at: float, step: int | None, *words: str
 
 def program(pid: int, code: int | None = 0, at: float = 101.0, started: float | None = None) -> ProcessEnd:
     return ProcessEnd(pid, code=code, ended_at=at, started=started)
+
+
+def trainer(pid: int, code: int, started: float, at: float, step: int) -> ProcessEnd:
+    """Return the end of a training program that a script started, with the only rank of its run."""
+    return ProcessEnd(pid, 0, code=code, started=started, ended_at=at, probed=True, step=step, program=True)
 
 
 RAYS = ProcessEnd(10, 0, code=-9, ended_at=101.0, probed=True, step=300, words=("ray::Learner.learn",))
@@ -58,6 +65,9 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
         ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # more steps followed
         ([program(9, None)], DONE, True),
         ([CHECK, program(8, 0, started=51)], Reached(), True),  # the script went on after the check
+        ([trainer(8, 1, 10, 50, 99), trainer(9, 0, 50.9, 101, 300)], EARLY, False),  # one after the other
+        # a Python program starts its trials and handles their failures
+        ([rank(0, 1, at=50, step=99, started=10), rank(0, step=300, started=10)], EARLY, False),
         ([RAYS, DRIVER], EARLY, False),  # Ray ends its workers as it shuts down
         ([], EARLY, False),
     ],
@@ -96,6 +106,8 @@ def test_successful_ends_are_not_a_crash(ends: list[ProcessEnd], reached: Reache
             (0, 1, "process", 300),
         ),
         ([rank(0, -15)], EARLY, False, (0, -15, "process", 300)),
+        # two programs in the background of a script
+        ([trainer(8, 1, 10, 50, 99), trainer(9, 0, 10, 101, 300)], EARLY, False, (0, 1, "process", 99)),
         ([program(9, -9)], OPEN, False, (None, -9, "process", 300)),
         ([program(9, -9), program(8, 0)], EARLY, False, (None, -9, "process", 300)),
         ([program(9, 1), program(8, 0)], OPEN, True, (None, 1, "process", 300)),

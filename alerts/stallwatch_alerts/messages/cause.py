@@ -9,10 +9,10 @@ import msgspec
 from stallwatch_alerts.messages.ranks import host_of_folder, remedy
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.messages import Text, bilingual, message, sentences
+from stallwatch_rules.messages import Text, bilingual, has, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks, is_about_stacks
-from stallwatch_rules.stacks.sentences import place_of, with_title_prefix
+from stallwatch_rules.stacks.sentences import place_of, state_of, suspects, with_title_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
 # in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
+# States of a rank that waits for no service and no storage.
+_NOT_IN_A_CALL = frozenset(("stopped", "busy", "debugger", "input"))
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -86,7 +88,10 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
     If all positions are known, also remove fixes that collect stacks.
     """
     known = is_located(stacks)
-    return [fix for fix in fixes if not (is_about_stacks(fix) or (known and advises_stacks(fix)))]
+    fixes = [fix for fix in fixes if not (is_about_stacks(fix) or (known and advises_stacks(fix)))]
+    if {state_of(group) for group in suspects(stacks)} & _NOT_IN_A_CALL:
+        fixes = [fix for fix in fixes if not has(fix, "diagnosis.alone-fix")]
+    return fixes
 
 
 def _first_advice(incident: Incident, stacks: StallStacks) -> Text:

@@ -11,7 +11,7 @@ from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.messages import Text, message, sentences
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StallStacks
-from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, stacks_file, suspects
+from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, stacks_file, state_of, suspects
 from stallwatch_rules.text.lazy import lazy
 
 # Maximum number of innermost frames, of frames of the user's code, and of characters per frame.
@@ -68,6 +68,8 @@ def remedy(stacks: StallStacks, *, host: str = "", is_over: bool = False) -> Tex
         return ""
     group = odd[0]
     key = f"stall-{group.condition}" if group.condition != "alive" else f"stall-in-{group.kind}"
+    if state_of(group) == "busy":
+        key = "stall-busy"
     if key == "stall-in-code" and group.locked_out:
         key = "stall-locked-out"
     if key not in templates("en", "alerts"):

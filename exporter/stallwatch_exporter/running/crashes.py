@@ -19,6 +19,8 @@ from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
 #: Progress more than this many seconds after the end of a process comes from other processes.
 _AFTER_SECONDS = 1.0
+#: Minimum number of seconds that two processes run at the same time if neither is a restart of the other.
+_BESIDE_SECONDS = 2.0
 #: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
@@ -40,6 +42,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     run_step: int | None = None  #: last step of the run when the end of the process was detected
     started: float | None = None  #: time when the process was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
+    program: bool = False  #: true if a shell or a launcher started the process, not another Python program
 
     @property
     def fate(self) -> Fate:
@@ -66,6 +69,15 @@ class ProcessEnd(msgspec.Struct, frozen=True):
         same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
         after = self.started is not None and self.started > other.last_seen
         return same and after and self.fate == "well" and other.fate in ("failed", "silent")
+
+    def beside(self, other: ProcessEnd) -> bool:
+        """Return whether both processes are programs that trained at the same time."""
+        if not (self.program and other.program) or self.step is None or other.step is None:
+            return False
+        if self.pid == other.pid or self.started is None or other.started is None:
+            return False
+        both_from = max(self.started, other.started)
+        return min(self.last_seen, other.last_seen) - both_from > _BESIDE_SECONDS
 
     @property
     def _in_teardown(self) -> bool:
@@ -135,14 +147,20 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return the last process of each rank, excluding processes that were retried.
 
     Processes that completed steps take precedence because a program that runs after the training can have
-    the same rank. A successful retry needs no steps, because all steps might have been completed before.
+    the same rank. A successful retry needs no steps, because all steps might have been completed before. If a
+    script starts several training programs at once, they have the same ranks, and each of them is included.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
     for end in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
         if end.rank is not None:
             last[end.rank] = end
-    return [last[rank] for rank in sorted(last)]
+    beside = [
+        end
+        for end in final
+        if end.rank is not None and end is not last[end.rank] and end.beside(last[end.rank])
+    ]
+    return [end for rank in sorted(last) for end in (*beside, last[rank]) if end.rank == rank]
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:

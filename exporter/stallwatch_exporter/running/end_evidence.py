@@ -146,6 +146,7 @@ class EndEvidence:
                 run_step=self._run_steps.get(program),
                 started=program.seen,
                 words=program.words,
+                program=True,
             )
             own_rings = [ring for ring in rings if ring.pid == program.pid]
             ends += [_combined(own, ring) for ring in own_rings] or [own]
@@ -211,6 +212,7 @@ def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
         ended_at=own.ended_at or reported.ended_at,
         run_step=own.run_step,
         words=own.words,
+        program=own.program,
     )
 
 

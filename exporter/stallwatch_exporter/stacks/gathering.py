@@ -159,6 +159,7 @@ def _look(pairs: _Pairs) -> None:
         else:
             record.kernel = processes.kernel_place(rank.pid)
             record.transferred = processes.transferred(rank.pid)
+            record.reads_input = processes.reads_input(rank.pid)
             record.processor = processes.processor_seconds(rank.pid)
             kind = activity_of_rank(record).kind
             if kind == "process":

@@ -21,6 +21,7 @@ from stallwatch_rules.stacks.records import StallStacks
 EVIDENCE_SECONDS = 2.0  #: maximum seconds to wait for the result of a snapshot before a stall is reported
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
 _AGAIN = 1 / 6  # interval between later snapshots as a fraction of the floor; at least 1/20 of the quiet time
+_COMPARED = 8  # number of the newest snapshots that a ruling compares
 _MOST_SITES = 1000
 
 
@@ -112,7 +113,7 @@ class Suspicion:
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # A reported stall keeps its stacks. Later stacks might show its end.
         newest = HostSnapshot(self._looked_at or now, found.answers)
-        self._looks = [*self._looks[-1:], newest]  # the ruling compares two snapshots
+        self._looks = [*self._looks[1 - _COMPARED :], newest]
         start = self._settings.stall_start_seconds
         spell = QuietPeriod(
             phase=state.phase,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
+from statistics import median
 
 from msgspec.structs import replace
 
@@ -156,6 +158,14 @@ def _snapshot(
     exceptions = read_exceptions(
         streams, matched, catalogue, steps, tracker, died=died, complete=complete, stalled=context.stalled
     )
+    if context.crash is not None:
+        every = round(median(each.span for each in lead.intervals)) if lead and lead.intervals else 1
+        survived_at = partial(context.crash.survived_at, last=tracker.last_step, every=every)
+        matched = [
+            replace(finding, followed=0) if finding.last and survived_at(finding.last.step) else finding
+            for finding in matched
+        ]
+        exceptions = exceptions.with_crash(survived_at)
     by_hand = _by_hand(matched, exceptions, context)
     complete = complete and (tracker.surely_finished or not by_hand)
     clock = read_clock(
@@ -186,6 +196,7 @@ def _snapshot(
         died=died,
         phase=tracker.phase,
         ended=clock.ended,
+        aborted=context.ending is not None and context.ending.aborted,
         last_sign=clock.last_sign,
         missed=bool(context.elsewhere),
     )

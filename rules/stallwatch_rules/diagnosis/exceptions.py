@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -141,6 +141,19 @@ class Exceptions(msgspec.Struct, frozen=True):
         """
         unknown = [
             replace(exception, fatal=exception.fatal and only_interrupted and not exception.after_interrupt)
+            for exception in self.unknown
+        ]
+        return replace(self, unknown=unknown)
+
+    def with_crash(self, survived_at: Callable[[int | None], bool]) -> Exceptions:
+        """Return the exceptions, and mark those as fatal that ended a process that other processes survived.
+
+        `survived_at` returns whether such a process failed at about this step.
+        """
+        unknown = [
+            replace(exception, fatal=True, followed=0)
+            if survived_at(exception.seen.last.mark.step) and exception.seen.last.kind == "failure"
+            else exception
             for exception in self.unknown
         ]
         return replace(self, unknown=unknown)

@@ -35,6 +35,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: True if the log shows that the run was stalled until something ended it
+    aborted: bool = False  #: True if the watcher ended the stalled run
     last_sign: float | None = None  #: time of the last step, according to the log's clock
     #: True if the awaited rank is known from its stack or from a log without a timeout
     missed: bool = False

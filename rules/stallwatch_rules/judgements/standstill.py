@@ -59,7 +59,8 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     if facts.silence is None:
         return Judgement("fatal", message("diagnosis.silent-placed") + message("diagnosis.nothing-says-why"))
     if facts.ended:
-        return Judgement("fatal", message("diagnosis.silent-then-ended", **facts.lengths))
+        how = "aborted" if facts.aborted else "ended"
+        return Judgement("fatal", message(f"diagnosis.silent-then-{how}", **facts.lengths))
     note = message("diagnosis.silent", **facts.lengths) + message("diagnosis.nothing-says-why")
     return Judgement("fatal", note)
 

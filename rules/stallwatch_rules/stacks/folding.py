@@ -12,6 +12,7 @@ from stallwatch_rules.stacks.rank_activity import RankActivity, activity_of_rank
 from stallwatch_rules.stacks.records import (
     Collectives,
     Frame,
+    Kind,
     RankAnswer,
     RankGroup,
     StackGroup,
@@ -191,7 +192,7 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
     gone = rank.condition == "ended"
     return StackGroup(
         ranks=[rank.rank],
-        kind="lock" if rank.lock_holder and doing.kind in ("code", "thread", "unknown") else doing.kind,
+        kind=_kind(rank, doing),
         condition=rank.condition,
         what="" if gone else doing.what or ("file lock" if rank.lock_holder else ""),
         place="" if gone else doing.place,
@@ -203,6 +204,13 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
         step=rank.step,
         collectives=collectives,
     )
+
+
+def _kind(rank: RankAnswer, doing: RankActivity) -> Kind:
+    """Return the activity of a rank, which the kernel knows better if the rank runs the user's own code."""
+    if rank.lock_holder and doing.kind in ("code", "thread", "unknown"):
+        return "lock"
+    return "input" if rank.reads_input and doing.kind in ("code", "unknown") else doing.kind
 
 
 def line(frame: Frame) -> str:

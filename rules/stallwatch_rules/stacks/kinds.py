@@ -58,10 +58,11 @@ _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
 
 #: Names of functions that evaluate a model, such as ``evaluate``, ``run_validation``, ``compute_metrics``,
-#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), and ``evaluate_and_print_results`` (Megatron).
+#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), ``evaluate_and_print_results`` (Megatron), and
+#: ``compute_bleu``.
 EVALUATES = lazy(
     r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
-    r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
+    r"|benchmark\w*|(?:sacre)?bleu|perplexity)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
 )
 
 #: Names of functions that save a model, such as ``save_checkpoint``, ``_maybe_save_model``, ``on_save``,

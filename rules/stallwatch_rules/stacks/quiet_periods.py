@@ -134,7 +134,7 @@ class HostView(msgspec.Struct, frozen=True):
 def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
     """Decide about a quiet period of one host.
 
-    `snapshots` contains the snapshots since the period began, in the order of their times.
+    `snapshots` contains the newest snapshots since the period began, in the order of their times.
 
     Return ``None`` if the snapshots are inconclusive.
     """
@@ -165,10 +165,7 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
     stacks = fold(ranks, time=0.0)
     known = len(others) < len(ranks) or stacks.why == "behind"
     suspects = [rank for rank in others if known and rank.rank in stacks.odd] or others
-    seconds = snapshots[-1].time - before.time if before is not None else 0.0
-    rulings = [
-        _of_rank(rank, doing[rank.rank], _same_process(rank, before), period, seconds) for rank in suspects
-    ]
+    rulings = [_of_rank(rank, doing[rank.rank], snapshots, period) for rank in suspects]
     return max(rulings, key=lambda ruling: ruling.limit)
 
 
@@ -269,13 +266,13 @@ def _all_wait(
 
 
 def _of_rank(
-    rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, period: QuietPeriod, seconds: float
+    rank: RankAnswer, doing: RankActivity, snapshots: Sequence[HostSnapshot], period: QuietPeriod
 ) -> Ruling:
-    """Decide about a rank that does not wait for other ranks.
-
-    `before` is the state of the rank `seconds` ago.
-    """
+    """Decide about a rank that does not wait for other ranks, from its state in the newest snapshot."""
     kind, number = doing.kind, rank.rank
+    previous = snapshots[-2] if len(snapshots) > 1 else None
+    before = _same_process(rank, previous)
+    seconds = snapshots[-1].time - previous.time if previous is not None else 0.0
     evaluating = period.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
         return Ruling("paused", FOREVER, "debugger", number, doing.place)
@@ -319,7 +316,7 @@ def _of_rank(
         return msgspec.structs.replace(rests, limit=rests.limit + period.worked)
     if kind == "lock" or rank.lock_holder:
         return Ruling("stalled", period.suspicion, "lock", number, doing.place)
-    computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, seconds)
+    computes = kind in ("code", "reward", "thread", "unknown") and _computes(rank, doing, snapshots)
     if computes and not period.repeating:
         return _patience(period, _BUSY, "busy", number, doing, status="busy")
     return Ruling("stalled", period.suspicion, "code", number, doing.place, _site(doing))
@@ -378,10 +375,24 @@ def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bo
     return moved > _WORKS_ON_FILES * seconds
 
 
-def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seconds: float) -> bool:
-    """Return whether a rank computes, which means that its stack changes and its thread uses a processor."""
-    if before is None:
+def _computes(rank: RankAnswer, doing: RankActivity, snapshots: Sequence[HostSnapshot]) -> bool:
+    """Return whether a rank computes: its thread uses a processor, and its place in the user's code changes.
+
+    A loop often shows the same line in several snapshots, so the place is compared with all snapshots. If
+    there are no other ranks, the use of a processor is sufficient. If there are other ranks, a rank can also
+    use a processor while it waits for a device, which waits for the other ranks.
+    """
+    earlier = [
+        (rank_before, snapshots[-1].time - snapshot.time)
+        for snapshot in snapshots[:-1]
+        if (rank_before := _same_process(rank, snapshot)) is not None
+    ]
+    if not earlier:
         return False
-    moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)
-    works = _processor_share(rank.processor, before.processor, seconds) >= _WORKS
-    return moved and works
+    oldest, seconds = earlier[0]
+    if _processor_share(rank.processor, oldest.processor, seconds) < _WORKS:
+        return False
+    if len(snapshots[-1].ranks) == 1 and rank.recorded.world_size <= 1:
+        return True
+    place = own_places(doing.frames)
+    return any(own_places(activity_of_rank(rank_before).frames) != place for rank_before, _ in earlier)

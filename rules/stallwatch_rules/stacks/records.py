@@ -27,6 +27,7 @@ Kind = Literal[
     "network",
     "process",
     "thread",
+    "input",
     "code",
     "unknown",
 ]
@@ -126,13 +127,15 @@ class RankAnswer(msgspec.Struct):
     lock_holder: str = ""  #: holder of the file lock for which the process waits, such as ``process 4711``
     kernel: str = ""  #: kernel function in which the process waits, if it can be read
     locked_out: bool = False  #: True if no thread could respond because other code holds the GIL
+    reads_input: bool = False  #: True if the main thread waits for input from standard input
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
 
     #: user's function that called a save → duration of its longest save in seconds
     saves: dict[str, float] = {}
     left: bool = False  #: True if the rank reported that it ended without an error
     transferred: int | None = None  #: number of bytes that the main thread has read and written
-    processor: float | None = None  #: processor time of the main thread in seconds
+    #: seconds for which the main thread has used a processor or has been ready to use one
+    processor: float | None = None
     worker: int | None = None  #: process ID of the data loader's worker process that runs the user's code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
     children: float | None = None  #: processor time of the child processes in seconds

@@ -19,6 +19,10 @@ DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parent
 # Kinds of activity that have the same message template.
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
+# Conditions and kinds of activity that a title states beside the location.
+_IN_TITLE = frozenset(
+    ("stopped", "blocked", "busy", "lock", "debugger", "network", "process", "thread", "input")
+)
 
 
 def sentence(stacks: StallStacks) -> Text:
@@ -108,17 +112,36 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``, or "" if nothing is known."""
+    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``, or "" if nothing is known.
+
+    The text also states why the ranks wait, if this is known.
+    """
     if stacks.hosts and (found := _blame_of_hosts(stacks)):
         return found
     place = place_of(stacks)
     if not stacks.odd:
-        return message("stacks.at", place=place) if place else ""
+        return _with_state(message("stacks.at", place=place), stacks) if place else ""
     hosts = hosts_of(stacks, stacks.odd)
     key = f"{_key_of_blame(stacks)}-on" if hosts else _key_of_blame(stacks)
     ranks = _ranks(stacks.odd) if hosts else fold_ranks(stacks.odd)
     who = message(key, ranks=ranks, count=len(stacks.odd), hosts=few_hosts(hosts))
-    return message("stacks.who-at", who=who, place=place) if place else who
+    return _with_state(message("stacks.who-at", who=who, place=place) if place else who, stacks)
+
+
+def _with_state(blame: Message, stacks: StallStacks) -> Message:
+    """Return the text with the state of the ranks that hold up the run, if all of them are in this state."""
+    states = {state_of(group) for group in suspects(stacks)}
+    state = states.pop() if len(states) == 1 else ""
+    if state not in _IN_TITLE:
+        return blame
+    return message("stacks.in-state", blame=blame, state=message(f"stacks.state-{state}"))
+
+
+def state_of(group: StackGroup) -> str:
+    """Return the condition of the ranks if they are not alive, or else the kind of their activity."""
+    if group.condition != "alive":
+        return group.condition
+    return "busy" if group.busy and group.place else group.kind
 
 
 def located(stacks: StallStacks) -> Text:
@@ -222,10 +245,8 @@ def _clause(group: StackGroup, who: Message) -> Message:
     count = len(group.ranks)
     about: list[str | Message] = []
     what: Text = group.what
-    if group.condition != "alive":
-        kind: str = group.condition
-    else:
-        kind = "busy" if group.busy and group.place else group.kind
+    kind = state_of(group)
+    if group.condition == "alive":
         if group.what == DATA_LOADING:
             what = message("stacks.aside-data")
         elif group.kind in _WITH_ASIDE:

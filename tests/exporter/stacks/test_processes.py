@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_exporter.stacks import processes
 from stallwatch_exporter.stacks.processes import children_transferred, condition, handles, lock_holders
 
 WAITS = """
@@ -74,3 +75,47 @@ def test_bytes_of_each_child_are_counted() -> None:
         child.stdout.readline()
         assert children_transferred(os.getpid())[child.pid] >= 1_000_000
         child.kill()
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        # on an overloaded machine, a thread that computes mostly waits for a processor
+        ({"schedstat": "786000000 3414000000 270\n"}, 4.2),
+        ({"stat": f"7 (a) b) R {'0 ' * 10}77 1 0\n"}, 78 / os.sysconf("SC_CLK_TCK")),
+        ({}, None),
+    ],
+)
+def test_time_of_a_thread_that_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], seconds: float | None
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    thread = tmp_path / "7/task/7"
+    thread.mkdir(parents=True)
+    for name, text in files.items():
+        (thread / name).write_text(text)
+    assert processes.processor_seconds(7) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("machine", "call", "reads"),
+    [
+        ("x86_64", "0 0x0 0x55d0 0x2000 0x7ffa 0x0 0x0 0x7ffe 0x7ffa", True),  # read(0, …)
+        ("x86_64", "270 0x1 0x7ffc 0x0 0x0 0x0 0x0 0x7ffe 0x7ffa", True),  # pselect6(1, …)
+        ("aarch64", "63 0x0 0xaaaa 0x2000 0x0 0x0 0x0 0xffff 0xffff", True),
+        ("x86_64", "0 0x3 0x55d0 0x2000 0x7ffa 0x0 0x0 0x7ffe 0x7ffa", False),
+        ("x86_64", "270 0x4 0x7ffc 0x0 0x0 0x0 0x0 0x7ffe 0x7ffa", False),
+        ("x86_64", "running", False),
+        ("riscv64", "0 0x0 0x55d0", False),
+    ],
+)
+def test_wait_for_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, call: str, reads: bool
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    thread = tmp_path / "7/task/7"
+    thread.mkdir(parents=True)
+    (thread / "syscall").write_text(call + "\n")
+    assert processes.reads_input(7) is reads
+    assert not processes.reads_input(8)

@@ -19,6 +19,8 @@ from processes import runs
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.reaction import OUTPUT_BYTES, Response, abort, run_line, variables
+from stallwatch_rules.endings import Ending, ending_name
+from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -187,3 +189,12 @@ def test_only_run_can_end_a_command(tmp_path: Path) -> None:
     response = Response(folder, "report", None, notices.append)
     response.watch(4711)
     assert response.react(STALL) is None
+
+
+def test_ending_says_that_the_agent_ended_the_run(tmp_path: Path) -> None:
+    folder = RunFolder.create("sft", ["torchrun"], home=tmp_path)
+    response = Response(folder, "abort", None, lambda _: None)
+    exited = Ending("failed", 1, detail=message("run.exited", code=1))
+    assert render(ending_name(response.judged(exited))) == "failed"
+    response.aborted = True
+    assert render(ending_name(response.judged(exited))) == "ended by Stallwatch ([stall] on_stall = abort)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import FINISHED
 
+from stallwatch_rules.endings import Crash, Ending
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
@@ -32,6 +33,29 @@ def test_number_of_steps_that_prove_recovery(
     reader = LineReader("train.log")
     reading.feed(reader.feed("\n".join(lines).encode() + b"\n"))
     assert reading.diagnose().verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("last", "every", "at", "cause"),
+    [
+        (NAMED, 1, 10, "cuda-oom"),
+        (NAMED, 10, 18, "cuda-oom"),
+        ("ValueError: no such split", 1, 10, "ValueError"),
+        (NAMED, 1, 2, ""),  # a failure of the other program
+    ],
+)
+def test_steps_of_another_program_prove_no_recovery(
+    last: str, every: int, at: int, cause: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """Two programs in the background of a script print to the same output, and one of them fails."""
+    raised = f'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\n{last}'
+    steps = [f"step {number * every}/1000 loss {2 / number:.3f}" for number in range(1, 31)]
+    lines = [*steps[: 10 if every == 1 else 1], raised, *steps[10 if every == 1 else 1 :]]
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("out").feed("\n".join(lines).encode() + b"\n"))
+    found = reading.diagnose(Ending("failed", 0, crash=Crash(0, 4711, 1, step=at)))
+    named = [found.primary.rule] if found.primary else [one.exception for one in found.unknown]
+    assert found.verdict in ("failed", "unknown-failure") and named == [cause] * bool(cause)
 
 
 @pytest.mark.parametrize(

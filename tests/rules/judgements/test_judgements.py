@@ -172,6 +172,9 @@ def test_silence_is_a_stall() -> None:
     assert "5 min," in render(found.note)
     assert "40 s" in render(found.note)
     assert judge_silence(RunFacts(stalled=True, complete=True)) is None
+    stalled = RunFacts(stalled=True, silence=300.0, ended=True, aborted=True)
+    aborted = judge_silence(stalled)
+    assert aborted is not None and "Stallwatch then ended the run" in render(aborted.note)
     assert judge_silence(RunFacts(silence=300.0)) is None
 
 

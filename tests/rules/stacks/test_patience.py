@@ -77,6 +77,7 @@ ROWS = [
         600.0,
     ),
     ("an evaluation by name", rank(0, own("evaluate")), {}, "waiting", "evaluation", SHORT * FLOOR),
+    ("an evaluation by metric", rank(0, own("bleu_on_dev")), {}, "waiting", "evaluation", SHORT * FLOOR),
     ("an evaluation by phase", rank(0, own("f")), {"phase": "eval"}, "waiting", "evaluation", SHORT * FLOOR),
     (
         "an evaluation that was seen before",
@@ -277,6 +278,31 @@ def test_computing_loop_without_progress_is_busy() -> None:
     assert (found.status, found.place) == ("busy", "train.py:21 in collapse") and 30.0 < found.limit <= 60.0
     assert judged(*looks, repeating=True).status == "stalled"
     assert judged(*looks, sites={"code  collapse": 50.0}).limit == 150.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "world", "ranks", "share", "status"),
+    [
+        ([21, 9, 21, 21], 2, 1, 0.9, "busy"),  # a hot line is in the last two snapshots
+        ([21, 9, 21, 21], 1, 2, 0.5, "busy"),
+        ([21, 9, 21, 21], 1, 1, 0.1, "stalled"),  # a loop that waits between two checks
+        ([21, 21, 21], 1, 1, 0.9, "busy"),  # a long call of a library
+        ([21, 21, 21], 2, 1, 0.9, "stalled"),  # can wait for a device, which waits for other ranks
+        ([21, 21, 21], 0, 2, 0.9, "stalled"),
+        ([21], 1, 1, 0.9, "stalled"),
+    ],
+)
+def test_computing_is_seen_in_all_snapshots(
+    lines: list[int], world: int, ranks: int, share: float, status: str
+) -> None:
+    looks = [
+        [
+            rank(number, own("mine", line), processor=at * 10 * share, recorded=Recorded(world))
+            for number in range(ranks)
+        ]
+        for at, line in enumerate(lines)
+    ]
+    assert judged(*looks).status == status
 
 
 def test_sleeping_loop_is_a_stall() -> None:
