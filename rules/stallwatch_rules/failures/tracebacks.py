@@ -246,6 +246,7 @@ class TracebackReader:
         self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
+        self._column = 0  # indentation of the exception's first line, such as in the output of pip
         # True if a colon ends the exception's name; the message can then begin on the next line
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
@@ -471,6 +472,7 @@ class TracebackReader:
         raised.kind = kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
         self._more, self._colon = 0, final.group().endswith(":")
+        self._column = begun.column + (0 if begun.prefix.strip() else len(begun.prefix))
 
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
         """Read a line about an exception that is part of an exception group.
@@ -502,7 +504,12 @@ class TracebackReader:
             if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
-        elif raised.message and self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
+        elif (
+            raised.message
+            and self._after == self._more + 1 <= MORE_LINES
+            and not text[: self._column].strip()
+            and MORE.match(text[self._column :])
+        ):
             self._more += 1
             raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
         raised.rules.update(self._failures & set(rules))

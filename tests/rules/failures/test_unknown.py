@@ -204,6 +204,24 @@ RuntimeError: Error(s) in loading state_dict for Net:
     assert summary(text) == [("failure", "RuntimeError", f"{first} {second}")]
 
 
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        (
+            "      [end of output]\n  note: This error originates from a subprocess.\n",
+            "No module named 'torch'",
+        ),
+        ("        install torch first\n", "No module named 'torch' install torch first"),
+    ],
+)
+def test_only_deeper_lines_continue_an_indented_message(below: str, message: str) -> None:
+    shown = (
+        '      Traceback (most recent call last):\n        File "setup.py", line 7, in <module>\n'
+        f"          import torch\n      ModuleNotFoundError: No module named 'torch'\n{below}"
+    )
+    assert summary(shown) == [("failure", "ModuleNotFoundError", message)]
+
+
 def test_ignored_exceptions_and_interrupts_are_not_failures() -> None:
     text = """\
 Exception ignored in: <function Op.__del__ at 0x7f12>
