@@ -117,7 +117,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot, now: Assess
         line=line.number,
         time=iso(line.time, zoned=line.zoned),
         step=None if served else finding.step_of(first, last_step) if first is not None else finding.step,
-        evidence=list[Text]([*finding.evidence(), *quoted][:MAX_EVIDENCE]),
+        evidence=[*(*finding.evidence(), *quoted)[:MAX_EVIDENCE]],
         captures=captures,
         why=why_of(finding.page),
         fixes=fixes,

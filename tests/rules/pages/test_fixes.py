@@ -101,6 +101,12 @@ def test_unknown_conditions_are_refused(braces: str) -> None:
         parse_fix(f"{braces} text")
 
 
+def test_patterns_of_conditions_can_contain_repeats() -> None:
+    fix = parse_fix(r"{log ~ \b429.{0,20}Many; finished} Wait.")
+    assert fix.text == "Wait."
+    assert [condition.right for condition in fix.conditions] == [r"\b429.{0,20}Many", ""]
+
+
 def test_amounts_of_memory_are_parsed() -> None:
     assert parse_amount("2.00 GiB") == 2 * 1024**3 and parse_amount("512 MB") == 512 * 1024**2
     assert parse_amount("1,024") == 1024 and parse_amount("12 bytes") == 12
