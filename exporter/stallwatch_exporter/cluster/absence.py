@@ -44,8 +44,8 @@ def absence(
     """Return the hosts that do not report.
 
     `absent` contains the times at which other agents first reported hosts that have never posted to this
-    coordinator. `expected` is the number of agents of the run. `newest_at` is the time of the last change to
-    an incident. `now` and `wall` are the monotonic time and the Unix time.
+    coordinator. `expected` is the number of agents of the run, or 0 if unknown. `newest_at` is the time of
+    the last change to an incident. `now` and `wall` are the monotonic time and the Unix time.
     """
     agents = list(agents)
     of_host: dict[str, list[KnownAgent]] = {}
@@ -118,6 +118,8 @@ def host_missing(missed: Absence, symptom: Primary | None = None) -> Primary:
     )
     checks = ("check", "count", "join")
     fixes: list[Text] = [message(f"diagnosis.host-missing-{check}", **about) for check in checks]
+    # If Stallwatch does not run on the missing hosts, the failure has a different cause.
+    fixes += symptom.fixes if symptom is not None else ()
     return _primary(HOST_MISSING, message("diagnosis.host-missing", **about), why, fixes, symptom)
 
 
