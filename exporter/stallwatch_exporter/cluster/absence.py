@@ -73,8 +73,8 @@ def absence(
 def cause_of(incident: Incident, missed: Absence) -> Primary | None:
     """Return the loss or lack of hosts as the cause of a failure that only shows that peers were lost.
 
-    Hosts that have never reported are the cause only if the run has completed no step, because a host on which
-    Stallwatch does not run never reports.
+    Hosts that have never reported are the cause only if the run has completed no step, because a host on
+    which Stallwatch does not run never reports.
     """
     if not incident.of_peers or incident.primary is None or incident.severity != "critical":
         return None
