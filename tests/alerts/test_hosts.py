@@ -60,6 +60,12 @@ def test_message_in_chinese_contains_rank_and_hosts(stall: Stall) -> None:
     assert "任务：myrun（3 台主机）" in message.text
 
 
+def test_hosts_that_sent_nothing_yet_are_counted(stall: Stall) -> None:
+    two = stacks(hosts={"n1": "0", "n2": "1"})
+    text = render(over_hosts(stall, stacks=two, hosts=["n1", "n2"], run_hosts=3), "en", None).text
+    assert "2 of 3 hosts answered." in text and "Run: myrun on 3 hosts" in text
+
+
 def test_run_on_one_host_does_not_mention_hosts(stall: Stall) -> None:
     alone = stacks(hosts={})
     message = render(stall(host="node-1", rank=1, stacks=alone), "en", None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stallwatch.cli.watching import TerminalSink
+from stallwatch_exporter.cluster.absence import host_gone
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.notices import line_of
 from stallwatch_rules.endings import Ending
@@ -106,6 +107,13 @@ def test_reaction_to_a_stall_is_shown_below_it(capsys: pytest.CaptureFixture[str
 
 def test_end_of_the_run_is_left_to_the_report() -> None:
     assert shown(io.StringIO(), stall(kind="ended")) == ""
+
+
+def test_loss_of_another_host_is_not_left_to_the_report() -> None:
+    gone = host_gone({"n2": 60.0})
+    ended = {"kind": "ended", "rule": gone.rule, "primary": gone, "ending": Ending("failed", 1)}
+    text = shown(io.StringIO(), stall(**ended, status="resolved", resolution="run-failed", resolved_at=9.0))
+    assert "Host n2 stopped answering" in text
 
 
 def test_end_of_the_run_is_not_repeated_in_the_panel_of_an_incident() -> None:

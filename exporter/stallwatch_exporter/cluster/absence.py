@@ -44,8 +44,8 @@ def absence(
     """Return the hosts that do not report.
 
     `absent` contains the times at which other agents first reported hosts that have never posted to this
-    coordinator. `expected` is the number of agents of the run. `newest_at` is the time of the last change to
-    an incident. `now` and `wall` are the monotonic time and the Unix time.
+    coordinator. `expected` is the number of agents of the run, or 0 if unknown. `newest_at` is the time of
+    the last change to an incident. `now` and `wall` are the monotonic time and the Unix time.
     """
     agents = list(agents)
     of_host: dict[str, list[KnownAgent]] = {}
@@ -73,8 +73,8 @@ def absence(
 def cause_of(incident: Incident, missed: Absence) -> Primary | None:
     """Return the loss or lack of hosts as the cause of a failure that only shows that peers were lost.
 
-    Hosts that have never reported are the cause only if the run has made no step, because a host on which
-    Stallwatch does not run never reports.
+    Hosts that have never reported are the cause only if the run has completed no step, because a host on
+    which Stallwatch does not run never reports.
     """
     if not incident.of_peers or incident.primary is None or incident.severity != "critical":
         return None
@@ -118,6 +118,8 @@ def host_missing(missed: Absence, symptom: Primary | None = None) -> Primary:
     )
     checks = ("check", "count", "join")
     fixes: list[Text] = [message(f"diagnosis.host-missing-{check}", **about) for check in checks]
+    # If Stallwatch does not run on the missing hosts, the failure has a different cause.
+    fixes += symptom.fixes if symptom is not None else ()
     return _primary(HOST_MISSING, message("diagnosis.host-missing", **about), why, fixes, symptom)
 
 

@@ -162,9 +162,9 @@ class Coordinator:
                 self._look(agent, now)
             self._close_orphans(now)
             missed = self._absence()
-            self._absent_hosts.look(self._agents.values(), missed, self._ledger.values())
-            up = [agent for agent in self._agents.values() if agent.host not in missed.gone]
-            if all(agent.report.ending is not None for agent in up):
+            self._absent_hosts.look(self._up(), missed, self._ledger.values())
+            up = [agent for agent in self._up() if agent.host not in missed.gone]
+            if up and all(agent.report.ending is not None for agent in up):
                 endings = [agent.report.ending for agent in up if agent.report.ending]
                 self._slowness.end(endings)
                 self._absent_hosts.end(endings)
@@ -406,8 +406,8 @@ class Coordinator:
 
     def _absence(self) -> Absence:
         absent = {host: since for host, (_, since) in self._absent.items()}
-        now, wall = self._clock(), self._wall()
-        return absence(self._agents.values(), absent, self._expected(), self._newest_at, now, wall)
+        agents, now, wall = self._up(), self._clock(), self._wall()
+        return absence(agents, absent, self._given, self._newest_at, now, wall)
 
     def _ruling(self, now: float) -> Ruling | None:
         """Return the joint ruling of all hosts on the current quiet period."""
@@ -493,8 +493,12 @@ class Coordinator:
         return not behind and len(self._agents) >= self._expected()
 
     def _expected(self) -> int:
-        given = max((agent.report.expected or 0 for agent in self._agents.values()), default=0)
-        return max(given, len(self._agents))
+        return max(self._given, len(self._agents))
+
+    @property
+    def _given(self) -> int:
+        """Number of agents of the run according to the scheduler or the launcher; 0 if unknown."""
+        return max((agent.report.expected or 0 for agent in self._agents.values()), default=0)
 
     # ---- replies
 

@@ -49,6 +49,17 @@ def test_alerts_of_three_hosts_of_a_run_are_one_message(
     assert chat_server.bodies[0]["id"] == "myrun/stall/silent-hang-no-error/1"
 
 
+def test_lost_host_is_no_separate_message_if_an_incident_is_about_it(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    store.upsert(
+        stall(id="myrun/finding/host-gone/1", kind="finding", rule="host-gone", gone_hosts={"n3": 9.0})
+    )
+    answer = start().answer(group(alert("StallwatchHostGone", host="n3")))
+    assert answer[0] == 200
+    assert told(chat_server, 1) == [("finding", "host-gone", "open")]
+
+
 def test_lost_host_is_a_separate_message_unless_a_stall_mentions_it(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:

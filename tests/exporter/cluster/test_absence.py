@@ -253,3 +253,22 @@ def test_texts_exist_in_both_languages() -> None:
         for language in LANGUAGES:
             texts = [sent.primary.title, sent.primary.why, *sent.primary.fixes]
             assert all(render(text, language) for text in texts)
+
+
+def test_replaced_host_is_not_missed() -> None:
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0  # n4 has the ranks of n2
+    run.passes(30, "n1", "n2", "n3")
+    run.passes(100, "n1", "n3", "n4")
+    run.fails("n1", "n3", "n4")
+    run.passes(5)
+    assert [(item.kind, item.rule) for item in run.chat.got] == [("ended", "peer-closed")]
+
+
+def test_outage_of_the_coordinator_ends_no_warning() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(30, *run.hosts)
+    run.passes(100, "n1", "n3")
+    run.passes(40)
+    run.passes(20, "n1", "n3")
+    assert [(item.rule, item.status) for item in run.chat.got] == [("host-gone", "open")]

@@ -355,6 +355,25 @@ def test_coordinator_stays_until_other_hosts_have_the_ledger() -> None:
     assert next(asked, None) is None
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_coordinator_stays_while_a_message_waits_for_other_hosts(waits: bool) -> None:
+    settled = iter([*[False] * 8, True])
+    member = Member(
+        IDENTITY,
+        "sft-8123.0",
+        Line(),
+        [],
+        agent="n1-1",
+        host="n1",
+        host_id="id",
+        is_settled=lambda: next(settled),
+        is_waiting=lambda: waits,
+    )
+    member.end(Ending("failed", None))
+    member.close(timeout=0.01)
+    assert (next(settled, None) is None) == waits
+
+
 def test_steps_of_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent = Agent()
     agent.line.behind = 1
