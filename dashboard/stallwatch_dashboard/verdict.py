@@ -26,7 +26,8 @@ from stallwatch_rules.report.phrases import (
     where,
 )
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence
+from stallwatch_rules.stacks.concluding import is_about_stacks
+from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence, stacks_file
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
@@ -234,7 +235,7 @@ def _with_incident(
     note = _note(incident, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else ())
-    evidence = [line for line in evidence if line != place]
+    evidence = [line for line in evidence if line != place and not (stacks and is_about_stacks(line))]
     if stacks is not None and is_located(stacks):
         note = without_sentence(note, "diagnosis.nothing-says-why")
         if incident.rule == SILENT_HANG and not stacks.odd and place_of(stacks):
@@ -242,6 +243,8 @@ def _with_incident(
             title, place = reader.render(bare_title(cause.title)), ""
     if stacks is not None and stacks.file:
         fixes.append(message("diagnosis.all-stacks", file=stacks.file))
+    elif stacks is not None and (stored := stacks_file(stacks))[1]:
+        fixes.append(message("diagnosis.all-stacks-on", host=stored[0], file=stored[1]))
     facts = _exit(row, reader)
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"

@@ -79,7 +79,8 @@ class Incident(msgspec.Struct, kw_only=True):
     attempt: int = 0  #: number of the job attempt
     aliases: list[str] = []  #: IDs of the merged incidents, as "<agent> <ID>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
-    folder: str = ""  #: folder of the run on the incident's host
+    folder: str = ""  #: folder of the run on the incident's host, or on `folder_host` if it is set
+    folder_host: str = ""  #: host of `folder`, if the run has several hosts
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
     history: list[Event] = []  #: events of the episode, oldest first
 

@@ -10,7 +10,10 @@ import pytest
 from stallwatch_alerts.messages.compose import TEXT_LIMIT, TITLE_LIMIT, render
 from stallwatch_alerts.messages.ranks import fold_hosts
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import sentence
 
 Stall = Callable[..., Incident]
 
@@ -29,6 +32,10 @@ def stacks(**changes: Any) -> StallStacks:
         "confidence": 0.95,
     }
     return StallStacks(1000.0, 1.0, **{**facts, **changes})
+
+
+def primary(rule: str, *, fixes: list[Text]) -> Primary:
+    return Primary(rule, "t", "symptom", "fatal", 0.9, 0, "", 0, None, 40, [], {}, "", fixes)
 
 
 def over_hosts(stall: Stall, **changes: Any) -> Incident:
@@ -106,6 +113,34 @@ def test_commands_run_on_the_host_of_each_process(stall: Stall) -> None:
     both = stacks(groups=groups, odd=[0, 2], pids={0: 100, 2: 300})
     lines = render(over_hosts(stall, stacks=both), "en", None).text.splitlines()
     assert "    ssh n1 py-spy dump --pid 100" in lines and "    ssh n3 py-spy dump --pid 300" in lines
+
+
+def test_files_and_folder_are_on_their_hosts(stall: Stall) -> None:
+    known = stacks(files={"1": "/data/it's/stacks.txt"})
+    lines = render(over_hosts(stall, stacks=known, folder_host="n1"), "en", None).text.splitlines()
+    assert [line for line in lines if line.startswith("    ssh")] == [
+        "    ssh n2 py-spy dump --pid 4711",
+        """    ssh n2 'less '"'"'/data/it'"'"'"'"'"'"'"'"'s/stacks.txt'"'"''""",
+        "    ssh n1 stallwatch diagnose /runs/sft",
+    ]
+    alone = over_hosts(stall, hosts=["n2"], stacks=stacks(hosts={}, file="stacks.txt"))
+    lines = render(alone, "en", None).text.splitlines()
+    assert [line for line in lines if line.startswith("    ssh")] == [
+        "    ssh n2 py-spy dump --pid 4711",
+        "    ssh n2 less /runs/sft/stacks.txt",
+        "    ssh n2 stallwatch diagnose /runs/sft",
+    ]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_advice_does_not_repeat_the_stacks_of_the_first_reporting_host(stall: Stall, language: str) -> None:
+    own = sentence(stacks(groups=[StackGroup([0], "collective")], odd=[], hosts={}, elsewhere=2))
+    assert isinstance(own, Message)
+    look = own + message("diagnosis.all-stacks", file="stacks-n1.txt")
+    incident = over_hosts(stall, rule="silent-hang-no-error")
+    incident.primary = primary(incident.rule, fixes=[look, "Set a timeout."])
+    text = render(incident, language, None).text
+    assert "stacks-n1.txt" not in text and "2. Set a timeout." in text
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.messages.ranks import remedy
+from stallwatch_alerts.messages.ranks import host_of_folder, remedy
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
-from stallwatch_rules.stacks.concluding import advises_stacks
-from stallwatch_rules.stacks.sentences import place_of, sentence, with_title_prefix
+from stallwatch_rules.stacks.concluding import advises_stacks, is_about_stacks
+from stallwatch_rules.stacks.sentences import place_of, with_title_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,20 +81,17 @@ def is_located(stacks: StallStacks) -> bool:
 
 
 def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
-    """Remove fixes that repeat the ranks' code position.
+    """Remove fixes that describe the ranks of one host, because the message describes all ranks.
 
     If all positions are known, also remove fixes that collect stacks.
     """
-    known = sentence(stacks)
-    if known:
-        shown = {language: render(known, language) for language in LANGUAGES}
-        fixes = [fix for fix in fixes if not any(words in render(fix, lang) for lang, words in shown.items())]
-    return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
+    known = is_located(stacks)
+    return [fix for fix in fixes if not (is_about_stacks(fix) or (known and advises_stacks(fix)))]
 
 
 def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
     """Return a text that says where the blocking ranks are, and what to do. Unknown facts are omitted."""
-    advice = remedy(stacks, is_over=incident.run_is_over)
+    advice = remedy(stacks, host=host_of_folder(incident), is_over=incident.run_is_over)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
     return advice

@@ -260,8 +260,7 @@ def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> It
     if cause.fixes:
         numbered = (f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1))
         yield _lines(say("alerts.fixes", language), *numbered)
-    stacks = stacks if incident.status == "open" else None
-    typed = commands(stacks, incident.folder, explain=incident.rule == UNKNOWN_FAILURE)
+    typed = commands(incident, explain=incident.rule == UNKNOWN_FAILURE)
     if typed:
         yield _lines(say("alerts.look", language), *(f"    {command}" for command in typed))
 

@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
+from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.messages import Text, message, sentences
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StallStacks
-from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
+from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, stacks_file, suspects
 from stallwatch_rules.text.lazy import lazy
 
 # Maximum number of innermost frames, of frames of the user's code, and of characters per frame.
@@ -43,11 +44,16 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
     return neutralise(render(few_hosts(hosts), language))
 
 
-def remedy(stacks: StallStacks, *, is_over: bool = False) -> Text:
+def host_of_folder(incident: Incident) -> str:
+    """Return the host of the incident's folder in a multi-host run, otherwise an empty string."""
+    return (incident.folder_host or incident.host) if incident.hosts else ""
+
+
+def remedy(stacks: StallStacks, *, host: str = "", is_over: bool = False) -> Text:
     """Return the advice for the blamed ranks, or for all ranks if none are blamed.
 
     The result is empty if the states of these ranks differ. If the run `is_over`, the advice contains no
-    commands for its processes.
+    commands for its processes. `host` is the host of the ranks, if only this host of several sent stacks.
     """
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
@@ -64,12 +70,12 @@ def remedy(stacks: StallStacks, *, is_over: bool = False) -> Text:
         return ""
     pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
     if key == "stall-stopped":
-        command = _there(_RESUME.format(pid), stacks, group.ranks)
+        command = _there(_RESUME.format(pid), _host_of(group.ranks, stacks) or host)
         return "" if is_over else message("alerts.stall-stopped", command=command)
     advice = message(f"alerts.{key}")
     if is_over or key not in _LOOKS:
         return advice
-    command = _there(_LOOKS[key].format(pid), stacks, group.ranks)
+    command = _there(_LOOKS[key].format(pid), _host_of(group.ranks, stacks) or host)
     return sentences(advice, message(f"alerts.look-{key}", command=command))
 
 
@@ -89,34 +95,44 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
     return [say("alerts.loader-worker", language, pid=group.worker or 0), *lines]
 
 
-def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
+def commands(incident: Incident, *, explain: bool = False) -> list[str]:
     """Return commands that collect further stacks, or that show the stored stacks and the diagnosis.
 
-    The run's `folder` contains the stored stacks.
+    In a multi-host run, each command begins with ``ssh`` and the host of the process or file.
     """
+    stacks = incident.stacks if incident.status == "open" else None
+    folder, home = incident.folder, host_of_folder(incident)
     found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
             continue
         command = _RESUME if group.condition == "stopped" else _TAKE_STACKS
         if group.worker is not None:
-            found.append(_there(command.format(group.worker), stacks, group.ranks))
-        known = [rank for rank in group.ranks if rank in stacks.pids][:_MOST_COMMANDS]
-        found += [_there(command.format(stacks.pids[rank]), stacks, [rank]) for rank in known]
+            found.append(_there(command.format(group.worker), _host_of(group.ranks, stacks) or home))
+        for rank in [rank for rank in group.ranks if rank in stacks.pids][:_MOST_COMMANDS]:
+            found.append(_there(command.format(stacks.pids[rank]), _host_of([rank], stacks) or home))
     found = found[:_MOST_COMMANDS]
+    if stacks is not None and stacks.hosts:
+        host, path = stacks_file(stacks)
+        found += [_there(f"less {_path(path)}", host)] if path else []
+    elif stacks is not None and stacks.file and folder:
+        found.append(_there(f"less {_path(f'{folder}/{stacks.file}')}", home))
     if folder:
-        if stacks is not None and stacks.file:
-            found.append(f"less {_path(f'{folder}/{stacks.file}')}")
-        found.append(f"stallwatch diagnose {'--explain ' * explain}{_path(folder)}")
+        found.append(_there(f"stallwatch diagnose {'--explain ' * explain}{_path(folder)}", home))
     return found
 
 
-def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command. In a multi-host run, add ``ssh`` with the host of these ranks."""
-    hosts = hosts_of(stacks, ranks)
-    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
+def _host_of(ranks: Sequence[int], stacks: StallStacks) -> str:
+    """Return the host of the first of these ranks, if the stacks are from several hosts."""
+    return next(iter(hosts_of(stacks, ranks[:1])), "")
+
+
+def _there(command: str, host: str) -> str:
+    """Return the command, with ``ssh`` in front if `host` is the name of a host."""
+    if not _PLAIN.fullmatch(host):  # ssh must not parse the host name as an option
         return command
-    return f"ssh {hosts[0]} {command}"
+    quoted = shlex.quote(command) if "'" in command else command  # the shell of the host also removes quotes
+    return f"ssh {host} {quoted}"
 
 
 def _path(path: str) -> str:

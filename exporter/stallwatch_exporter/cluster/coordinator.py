@@ -35,7 +35,7 @@ from stallwatch_exporter.cluster.wire import (
 )
 from stallwatch_exporter.incident import Incident, Sink, optional_methods
 from stallwatch_exporter.notices import Guard, surviving
-from stallwatch_rules.stacks.folding import by_host, over_hosts
+from stallwatch_rules.stacks.folding import by_host, of_odd_ranks, over_hosts
 from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
@@ -432,7 +432,11 @@ class Coordinator:
         parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
         known = self._ranks(up)
-        stacks = over_hosts(parts, silent=silent, world=world, ranks=known) if len(up) > 1 and parts else None
+        stacks: StallStacks | None = None
+        if len(up) > 1 and parts:
+            stacks = of_odd_ranks(over_hosts(parts, silent=silent, world=world, ranks=known))
+        elif not silent:  # the only agent, for example because the other hosts refuse its reports
+            stacks = next(iter(parts.values()), None)
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 

@@ -255,6 +255,7 @@ class RunEpisodes(Episodes):
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
+        folded.folder_host = folded.folder_host or folded.host
         if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
         return folded
@@ -293,6 +294,13 @@ class RunEpisodes(Episodes):
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host
             )
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
+            self._find_folder(folded, episode)
+
+    def _find_folder(self, folded: Incident, episode: Episode) -> None:
+        """Set the folder on the blamed host. If this host sent no incident, keep the other host's folder."""
+        for trouble in episode.troubles.values():
+            if trouble.folder and (trouble.folder_host or trouble.host) == folded.host:
+                folded.folder, folded.folder_host = trouble.folder, folded.host
 
     def outlives(self, episode: Episode) -> bool:
         """Return whether to keep a closed episode because agents might still report it."""

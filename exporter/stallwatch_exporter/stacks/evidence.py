@@ -122,7 +122,7 @@ class Evidence:
                     with contextlib.suppress(OSError):
                         text = redact(listing(stacks, answers, self._run))
                         (self._folder / self._file).write_text(text, "utf-8", "replace")
-                        stacks.file = self._file
+                        stacks.file, stacks.folder = self._file, str(self._folder)
                 suspended = self.command is not None and is_suspended(self.command)
                 found = LookResult(answers, stacks, suspended)
             elif self.command is not None:

@@ -86,6 +86,11 @@ def advises_stacks(fix: Text) -> bool:
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix", "diagnosis.held-up")
 
 
+def is_about_stacks(fix: Text) -> bool:
+    """Return whether `with_stacks` added the fix, which describes the ranks of one host."""
+    return isinstance(fix, Message) and fix.id in ("diagnosis.look-there", "stacks.sentence")
+
+
 def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
     """Return the primary cause (a timeout of waiting ranks) with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]

@@ -17,9 +17,10 @@ from stallwatch_rules.stacks.records import (
     StackGroup,
     StallStacks,
 )
-from stallwatch_rules.stacks.spans import members_of, spans_of
+from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
 
 _MOST_FRAMES = 40
+_MOST_PROCESSES = 64  # maximum number of odd ranks whose processes are recorded for a run on several hosts
 
 
 def fold(
@@ -83,6 +84,8 @@ def over_hosts(
         time=max((part.time for part in parts.values()), default=0.0),
         seconds=max((part.seconds for part in parts.values()), default=0.0),
         groups=_joined_by_activity(groups, members_of(layout.values())),
+        pids={rank: pid for part in parts.values() for rank, pid in part.pids.items() if times[rank] == 1},
+        files={ranks: path for host, part in parts.items() for ranks, path in _files(part, reported[host])},
         layout=sorted(layout.values(), key=lambda entry: entry.id),
         hosts=hosts,
         silent=sorted(silent),
@@ -103,6 +106,23 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
         host: parts[0] if len(parts) == 1 else over_hosts({str(at): part for at, part in enumerate(parts)})
         for host, parts in found.items()
     }
+
+
+def _files(part: StallStacks, ranks: Iterable[int]) -> Iterable[tuple[str, str]]:
+    """Return the files with the stacks of a host, as in `StallStacks.files`. One agent wrote each file."""
+    if part.file and part.folder:
+        return [(spans_of(sorted(ranks)), f"{part.folder}/{part.file}")]
+    return part.files.items()
+
+
+def of_odd_ranks(stacks: StallStacks) -> StallStacks:
+    """Return the stacks with the process IDs and files of only the odd ranks, to keep the record small."""
+    odd = frozenset(stacks.odd[:_MOST_PROCESSES])
+    return replace(
+        stacks,
+        pids={rank: pid for rank, pid in stacks.pids.items() if rank in odd},
+        files={ranks: path for ranks, path in stacks.files.items() if not odd.isdisjoint(ranks_in(ranks))},
+    )
 
 
 def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:

@@ -196,7 +196,10 @@ class StallStacks(msgspec.Struct):
     why: Why = ""
     elsewhere: int = 0  #: number of ranks on other hosts; the state of these ranks is unknown to this host
     file: str = ""  #: file with all stacks, in the folder of the run
-    pids: dict[int, int] = {}  #: rank → process ID, for the ranks on this host
+    folder: str = ""  #: folder of the run on this host, which contains `file`
+    pids: dict[int, int] = {}  #: rank → process ID; for a run on several hosts, only the odd ranks
+    #: ranks as text → path of the file with their stacks on their host; only for a run on several hosts
+    files: dict[str, str] = {}
     layout: list[RankGroup] = []  #: the process groups that are known
     hosts: dict[str, str] = {}  #: host → ranks of the host as text; empty if there is only one host
     silent: list[str] = []  #: hosts of the run that do not respond

@@ -181,6 +181,17 @@ def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
 
+def stacks_file(stacks: StallStacks) -> tuple[str, str]:
+    """Return the host and the path of the file with the stacks of the first odd rank, or empty strings.
+
+    Only the stacks of a run on several hosts contain such paths.
+    """
+    for ranks, path in stacks.files.items():
+        if stacks.odd and stacks.odd[0] in ranks_in(ranks):
+            return next(iter(hosts_of(stacks, stacks.odd[:1])), ""), path
+    return "", ""
+
+
 def few_hosts(hosts: Sequence[str]) -> Text:
     """Return a short list of hosts, such as ``n1–n3, n7``.
 

@@ -87,6 +87,43 @@ def test_hang_reported_by_one_host_is_located_with_stacks_of_all_hosts() -> None
     assert sorted(sent.stacks.hosts) == ["n0", "n1", "n2"]
 
 
+@pytest.mark.parametrize(
+    ("reporting", "folder"),
+    [(["n0"], ("/runs/n0", "n0")), (["n0", "n1"], ("/runs/n1", "n1")), (["n2"], ("/runs/n2", "n2"))],
+)
+def test_process_file_and_folder_are_of_the_host_at_fault(
+    reporting: list[str], folder: tuple[str, str]
+) -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        look = msgspec.structs.replace(
+            host.facts["stacks"], file="a.txt", folder=f"/runs/{host.name}", pids={host.rank: 70 + host.rank}
+        )
+        host.facts["stacks"] = look
+    for name in reporting:
+        stall = incident(run.hosts[name].wall(), rule="silent-hang-no-error", folder=f"/runs/{name}")
+        run.hosts[name].has(stall)
+    run.post()
+    run.passes(GATHER_SECONDS, *run.hosts)
+    sent = run.chat.got[0]
+    assert (sent.rank, sent.host, sent.folder, sent.folder_host) == (1, "n1", *folder)
+    assert sent.stacks is not None
+    assert (sent.stacks.pids, sent.stacks.files) == ({1: 71}, {"1": "/runs/n1/a.txt"})
+
+
+def test_only_agent_of_a_run_sends_its_own_stacks() -> None:
+    """The other hosts refuse its reports, or cannot be reached, so it is its own coordinator."""
+    run = Run()
+    alone = run.hosts["n1"]
+    run.passes(20, "n1")
+    look = msgspec.structs.replace(stacks("train.py:11 in score", 1), odd=[1], why="elsewhere")
+    alone.facts = {"stacks": look, "stacks_age": 1.0}
+    alone.has(incident(alone.wall(), rule="silent-hang-no-error"))
+    run.passes(GATHER_SECONDS + 1, "n1")
+    assert (run.chat.got[0].stacks, run.chat.got[0].rank, run.chat.got[0].host) == (look, 1, "n1")
+
+
 @pytest.mark.parametrize("order", list(permutations(("n0", "n1", "n2"))))
 def test_same_hang_reported_by_all_hosts_is_one_incident(order: tuple[str, ...]) -> None:
     run = Run(n0=20.0, n2=-30.0)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.blame import AGREED, COUNTED, SILENT, STACKS, UNSURE, blame
-from stallwatch_rules.stacks.folding import over_hosts
+from stallwatch_rules.stacks.folding import by_host, of_odd_ranks, over_hosts
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
-from stallwatch_rules.stacks.sentences import sentence
+from stallwatch_rules.stacks.sentences import sentence, stacks_file
 from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
 
 WORLD = RankGroup("world:0-7", "0-7", "world", "world")
@@ -495,3 +495,20 @@ def test_of_a_layout_that_no_job_has_only_the_first_groups_are_read() -> None:
     hostile = [RankGroup(f"g{at}", f"0-{100_000 + at}") for at in range(1000)]
     assert 0 < len(members_of(hostile)) < 30
     assert blame([waits("0-7")], hostile).why == ""
+
+
+def test_odd_ranks_keep_their_process_and_the_file_of_their_host() -> None:
+    def look(ranks: str, *groups: StackGroup) -> StallStacks:
+        first = ranks_in(ranks)[0]
+        return replace(
+            host(ranks, *groups, world=6), folder=f"/runs/{first}", file="a.txt", pids={first: 100 + first}
+        )
+
+    beside = by_host([("n1", look("2", group("2", "code", ""))), ("n1", look("3", group("3")))])
+    found = over_hosts({"n0": look("0-1", group("0-1")), **beside, "n2": host("4-5", group("4-5"))}, world=6)
+    assert found.odd == [2] and found.pids == {0: 100, 2: 102, 3: 103}
+    assert found.files == {"0-1": "/runs/0/a.txt", "2": "/runs/2/a.txt", "3": "/runs/3/a.txt"}
+    few = of_odd_ranks(found)
+    assert (few.pids, few.files) == ({2: 102}, {"2": "/runs/2/a.txt"})
+    assert stacks_file(few) == ("n1", "/runs/2/a.txt")
+    assert stacks_file(replace(few, odd=[])) == stacks_file(replace(few, odd=[4])) == ("", "")
