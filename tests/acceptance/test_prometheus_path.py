@@ -6,7 +6,9 @@ Five runs share one script, because most of their time is waiting; each test che
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +141,22 @@ def test_lost_agent_is_reported_and_a_finished_run_is_not(played: Played) -> Non
     (message,) = found
     assert message["kind"] == "alert"
     assert "docs/alerts.md#stallwatchagentgone" in message["text"]
+
+
+def test_stall_is_one_message_and_its_end_one_although_the_relay_has_its_own_database(
+    stack: Any, tmp_path: Path
+) -> None:
+    """Without the incident, the relay sends the alerts themselves, and only Alertmanager joins them."""
+    stack.environ_of("relay", STALLWATCH_HOME=str(tmp_path / "relay"))
+    stack.start("alertmanager", "relay", "prometheus")
+    run = stack.train("stalls")
+    stack.until_known("stalls", steps=TAUGHT_STEPS)
+    for number in (1, 2):
+        for order, status in (("stall", "open"), ("go", "resolved")):
+            run.order(order)
+            deadline = time.monotonic() + FLOOR + STALL_SECONDS + BUSY_SECONDS
+            while len(stack.chat.about("stalls", status)) < number and time.monotonic() < deadline:
+                time.sleep(0.1)
+        time.sleep(15)  # for the alerts that end later
+    found = [(message["rule"], message["status"]) for message in stack.chat.messages]
+    assert found == [("silent-hang-no-error", status) for status in ("open", "resolved")] * 2

@@ -157,6 +157,22 @@ def test_prometheus_and_alertmanager_accept_their_configuration(root: Path, tmp_
     _passes("amtool", "check-config", str(root / FOLDER / "alertmanager.yml"))
 
 
+@pytest.mark.server
+def test_guide_shows_the_routes_and_the_inhibition_of_the_compose_file(root: Path, tmp_path: Path) -> None:
+    guide = (root / "docs/howto/prometheus.md").read_text()
+    (shown,) = [
+        text for text in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "inhibit_rules" in text
+    ]
+    found, given = yaml.safe_load(shown), yaml.safe_load((root / FOLDER / "alertmanager.yml").read_text())
+    assert found["inhibit_rules"] == given["inhibit_rules"]
+    (watchdog, alerts), (own,) = found["route"]["routes"], given["route"].pop("routes")
+    assert watchdog == own
+    assert {**alerts, "matchers": []} == {**given["route"], "matchers": []}
+    if shutil.which("amtool"):
+        (tmp_path / "alertmanager.yml").write_text(shown)
+        _passes("amtool", "check-config", str(tmp_path / "alertmanager.yml"))
+
+
 def test_grafana_provisioning_uses_known_keys(root: Path, compose: dict[str, Any]) -> None:
     """The keys are those of pkg/services/provisioning/{datasources,dashboards}/types.go in Grafana."""
     folder = root / FOLDER / "grafana"
