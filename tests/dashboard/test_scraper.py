@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
-from stallwatch_dashboard.data.metrics_page import ScrapeError
+from stallwatch_dashboard.data.metrics_page import ScrapeError, fetch
 from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.health import state_of
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_exporter.serving.server import DASHBOARD_HEADER
 from stallwatch_rules.messages import has, message
 
 NOW = 1_795_000_000.0
@@ -129,13 +130,18 @@ def test_loopback_endpoint_of_another_host_is_reported_with_a_remedy(
     make_run("far", host="n1", endpoint="http://127.0.0.1:19400/metrics")
     make_run("near", endpoint="http://127.0.0.1:19401/metrics")
     make_run("open", host="n1", endpoint="http://n1:19400/metrics")
+    make_run("everywhere", host="n2", endpoint="http://127.0.0.1:19400/metrics", everywhere=True)
     scraper = make_scraper(get=get)
     scraper.scrape_once()
+    assert {status.url for status in scraper.status() if status.run == "everywhere"} == {
+        "http://n2:19400/metrics"
+    }
     why = message("dashboard.source_no_answer", reason="refused")
     assert {status.run: status.error for status in scraper.status()} == {
         "far": message("dashboard.source_of_other_host", reason=why, host="n1"),
         "near": why,
         "open": why,
+        "everywhere": why,
     }
 
 
@@ -199,13 +205,22 @@ def test_ended_run_is_not_scraped(
 
 
 def test_targets_of_other_hosts_are_scraped(
-    serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
+    serve_metrics: Serve, make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     metrics = RunMetrics("far")
     metrics.progress(3, None)
     target = serve_metrics(metrics).removeprefix("http://").removesuffix("/metrics")
-    scraper = make_scraper(targets=(target, "ssh://nonsense"))
+    sent: dict[str, dict[str, str]] = {}
+
+    def get(url: str, headers: Mapping[str, str]) -> str:
+        sent[url] = dict(headers)
+        return fetch(url, headers)
+
+    make_run("near", endpoint="http://127.0.0.1:9/metrics")
+    scraper = make_scraper(targets=(target, "ssh://nonsense"), get=get)
     scraper.scrape_once()
+    # An agent waits until the end of its run is read, unless the dashboard reads the end from the folder.
+    assert sent == {f"http://{target}/metrics": {DASHBOARD_HEADER: "1"}, "http://127.0.0.1:9/metrics": {}}
     assert store.latest("far", "stallwatch_step") == {(None, ""): 3.0}
     assert [status.error for status in scraper.status() if "nonsense" in status.url] == [
         message("dashboard.source_target_not_http", target="ssh://nonsense")

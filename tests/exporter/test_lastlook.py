@@ -41,10 +41,10 @@ def scraped_at(*times: float, header: bool = True) -> tuple[Scrapes, Clock]:
 def test_unscraped_server_does_not_wait() -> None:
     scrapes, _ = scraped_at()
     assert scrapes.patience(30) == 0
-    assert not scrapes.wait_for_one(30)
+    assert not scrapes.wait_for_all(30)
 
 
-def test_requests_of_people_and_dashboards_do_not_count() -> None:
+def test_requests_of_people_do_not_count() -> None:
     scrapes, _ = scraped_at(100, 101, 102, header=False)
     assert scrapes.patience(30) == 0
 
@@ -61,6 +61,28 @@ def test_wait_follows_the_scrape_interval() -> None:
 def test_single_scrape_shows_no_interval() -> None:
     scrapes, _ = scraped_at(100)
     assert scrapes.patience(30) == 30
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "prometheus", "seconds"),
+    [((100, 101), (), 2.5), ((100, 101), (99, 101), 4.0), ((), (99, 101), 4.0), ((), (), 0.0)],
+)
+def test_wait_lasts_until_each_scraper_has_read_the_end(
+    dashboard: tuple[float, ...], prometheus: tuple[float, ...], seconds: float
+) -> None:
+    clock = Clock()
+    scrapes = Scrapes(answer, clock)
+    keys = {"HTTP_X_STALLWATCH_DASHBOARD": dashboard, "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS": prometheus}
+    for key, times in keys.items():
+        for clock.now in times:
+            list(scrapes({key: "1"}, lambda *_: None))
+    clock.now = 101
+    assert scrapes.patience(30) == pytest.approx(seconds)
+    for key, times in keys.items():
+        assert not scrapes.wait_for_all(0)
+        if times:
+            clock.now += 0.5
+            list(scrapes({key: "1"}, lambda *_: None))
 
 
 def get(url: str, headers: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -103,17 +104,19 @@ def endpoint(target: str) -> str:
 
 
 def fetch(
-    url: str, authorization: str = "", *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
+    url: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    *,
+    most_bytes: int = MOST_BYTES,
+    most_seconds: float = MOST_SECONDS,
 ) -> str:
-    """Return the text of the page at `url`, or raise `ScrapeError`. `authorization` is the header to send."""
+    """Return the text of the page at `url`, or raise `ScrapeError`. `headers` are sent with the request."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ScrapeError("source_not_http")
     deadline = time.monotonic() + most_seconds
     request = urllib.request.Request(
-        url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch"}
+        url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch", **headers}
     )
-    if authorization:
-        request.add_header("Authorization", authorization)
     try:
         with _opener.open(request, timeout=_SOCKET_SECONDS) as answer:
             if "html" in (answer.headers.get("Content-Type") or ""):

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from stallwatch_dashboard.data.store import MetricStore, plain_error
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.runfolder import AgentInfo, list_runs
 from stallwatch_exporter.serving.authentication import own_authorization
+from stallwatch_exporter.serving.server import DASHBOARD_HEADER
 from stallwatch_exporter.settings import ServerSettings
 from stallwatch_rules.messages import Message, message
 
@@ -57,7 +58,7 @@ class Scraper:
         every: float = 1.0,
         keep_days: int = 30,
         clock: Callable[[], float] = time.time,
-        get: Callable[[str, str], str] = fetch,
+        get: Callable[[str, Mapping[str, str]], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - the default is frozen
     ) -> None:
         """Create the scraper. It sends agents the first credential in the files that `server` names."""
@@ -96,7 +97,9 @@ class Scraper:
             running = self._busy.get(url)
             if running is None or running.done():
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
-                sent = authorization if authorization and _has_port(info) else ""
+                sent = {"Authorization": authorization} if authorization and _has_port(info) else {}
+                if info is None:  # otherwise, the run folder contains the end of the run
+                    sent[DASHBOARD_HEADER] = "1"
                 self._busy[url] = self._pool.submit(self._scrape, status, sent, _only_there(info))
                 queries.append(self._busy[url])
         wait(queries, timeout=max(self._every, 1.0))
@@ -126,19 +129,19 @@ class Scraper:
         # The newest run comes first. If two runs name the same port, the agent of the older run has ended.
         for info in list_runs(self._home):
             serves = info.ended_at is None or self._clock() - info.ended_at < _END_SECONDS
-            if info.endpoint and serves:
-                named = found.setdefault(info.endpoint, info)
-                older = self._status.get((info.endpoint, info.run))
+            if (url := _url(info)) and serves:
+                named = found.setdefault(url, info)
+                older = self._status.get((url, info.run))
                 # In a multi-host run, each agent can report 127.0.0.1 as its address.
                 if older is not None and (named is None or named.run != info.run):
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
-    def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
+    def _scrape(self, status: TargetStatus, headers: Mapping[str, str], host: str) -> None:
         """Scrape an endpoint. `host` names the agent's host if only that host can reach the agent."""
         status.scrapes += 1
         try:
-            page = self._get(status.url, authorization)
+            page = self._get(status.url, headers)
             readings = _of(parse(page, urlsplit(status.url).port or ""), status.run)
         except ScrapeError as error:
             status.failures += 1
@@ -172,9 +175,17 @@ def _has_port(info: AgentInfo | None) -> bool:
     return info.namespace == process_namespace() and is_there(info.pid, up)
 
 
+def _url(info: AgentInfo) -> str:
+    """Return the address of an agent's metrics for this host, or an empty string if it serves none."""
+    parts = urlsplit(info.endpoint or "")
+    if not info.everywhere or info.host == socket.gethostname() or not info.host:
+        return parts.geturl()
+    return parts._replace(netloc=f"{info.host}:{parts.port}").geturl()
+
+
 def _only_there(info: AgentInfo | None) -> str:
     """Return the agent's host if its endpoint can be reached only there; "" if this host can reach it."""
-    if info is None or info.host == socket.gethostname():
+    if info is None or info.everywhere or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 

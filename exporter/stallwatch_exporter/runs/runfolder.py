@@ -69,7 +69,9 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     started_at: float
     updated_at: float
     ended_at: float | None = None
-    endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
+    #: Address of the metrics on the agent's host, such as "http://127.0.0.1:19400/metrics".
+    endpoint: str | None = None
+    everywhere: bool = False  #: True if the endpoint listens on all addresses of the host
     state: State = "starting"
     ending: Ending | None = None
     threshold: float | None = None  #: seconds without progress after which the last phase is stalled

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
@@ -57,11 +57,11 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Wait up to `limit` seconds for Prometheus to read the current values. Return whether it read them.
+        """Wait up to `limit` seconds for the scrapers to read the current values. Return whether all did.
 
-        If Prometheus has not read any values before, return `False` immediately.
+        If no scraper has read any values before, return `False` immediately.
         """
-        return self._scrapes.wait_for_one(limit)
+        return self._scrapes.wait_for_all(limit)
 
     def close(self) -> None:
         """Stop serving and free the port."""
@@ -116,14 +116,18 @@ def serve(
     return None
 
 
+def is_everywhere(host: str) -> bool:
+    """Return whether a server that is bound to `host` listens on all addresses of this machine."""
+    return host in ("", "0.0.0.0", "::")
+
+
 def _announced(
     settings: ExporterSettings, port: int, registry: CollectorRegistry, notice: Callable[[str], None]
 ) -> Path | None:
     """Return the file that announces the endpoint to Prometheus, if this file is configured and writable."""
     if settings.sd_dir is None:
         return None
-    everywhere = settings.host in ("", "0.0.0.0", "::")
-    target = f"{socket.gethostname() if everywhere else _address(settings.host)}:{port}"
+    target = f"{socket.gethostname() if is_everywhere(settings.host) else _address(settings.host)}:{port}"
     run = registry.run if isinstance(registry, RunRegistry) else ""
     try:
         return announce(settings.sd_dir, target, run, tls=settings.tls_certificate is not None)
@@ -195,10 +199,15 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that use or imitate its code
-# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards
-# do not contain this header.
-_SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
+#: Header that the dashboard sends to an agent of another host, whose end it cannot read from a run folder.
+DASHBOARD_HEADER = "X-Stallwatch-Dashboard"
+# Headers of the scrapers that must read the end of the run. Prometheus 2 sends the first header with every
+# scrape (scrape/scrape.go). Programs that use or imitate its code also send it: vmagent, Grafana Alloy, and
+# the OpenTelemetry collector. Requests by people do not contain these headers.
+_SCRAPERS = (
+    "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS",
+    f"HTTP_{DASHBOARD_HEADER.upper().replace('-', '_')}",
+)
 _GAPS = 5
 _LATE = 1.5  # a scraper can be late by half an interval, plus a second
 _GRACE = 1.0
@@ -211,36 +220,47 @@ class Scrapes:
         self._app = app
         self._clock = clock
         self._changed = threading.Condition()
-        self._began: deque[float] = deque(maxlen=_GAPS)
-        self._served: float = float("-inf")  # start time of the newest answered scrape
+        self._began: dict[str, deque[float]] = {}  # start times of the answered scrapes, by scraper
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Return the response of the wrapped application."""
-        if _SCRAPER not in environ:
+        scrapers = [header for header in _SCRAPERS if header in environ]
+        if not scrapers:
             return self._app(environ, start_response)
         began = self._clock()
         body = list(self._app(environ, start_response))
         with self._changed:
-            self._began.append(began)
-            self._served = max(self._served, began)
+            for scraper in scrapers:
+                self._began.setdefault(scraper, deque(maxlen=_GAPS)).append(began)
             self._changed.notify_all()
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds until the next scrape is expected, at most `limit`, or 0 if none is expected."""
+        """Return the seconds until the next scrapes are due, at most `limit`, or 0 if none is expected."""
+        return max(self._expected(limit).values(), default=0.0)
+
+    def wait_for_all(self, limit: float) -> bool:
+        """Wait until each expected scraper got an answer to a scrape that began after this call.
+
+        Return whether this happened.
+        """
+        now = self._clock()
+        expected = {scraper: seconds for scraper, seconds in self._expected(limit).items() if seconds}
         with self._changed:
-            began = list(self._began)
-        if not began:
-            return 0.0
+            return self._changed.wait_for(
+                lambda: bool(expected) and all(max(self._began[scraper]) >= now for scraper in expected),
+                max(expected.values(), default=0.0),
+            )
+
+    def _expected(self, limit: float) -> dict[str, float]:
+        """Return the seconds until the next scrape of each scraper is expected, at most `limit`."""
+        with self._changed:
+            began = {scraper: list(times) for scraper, times in self._began.items()}
+        return {scraper: self._until_next(times, limit) for scraper, times in began.items()}
+
+    def _until_next(self, began: Sequence[float], limit: float) -> float:
         gaps = [later - earlier for earlier, later in pairwise(began)]
         if not gaps:
             return limit
         wait = _LATE * max(gaps) + _GRACE
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
-
-    def wait_for_one(self, limit: float) -> bool:
-        """Wait until a scrape that began after this call was answered, and return whether this happened."""
-        began = self._clock()
-        patience = self.patience(limit)
-        with self._changed:
-            return self._changed.wait_for(lambda: self._served >= began, patience)

@@ -18,7 +18,7 @@ from stallwatch_exporter.runs.naming import sanitise, script_name
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_exporter.serving.server import MetricsServer, serve
+from stallwatch_exporter.serving.server import MetricsServer, is_everywhere, serve
 from stallwatch_exporter.settings import ExporterSettings, is_own_folder, temporary_home
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
@@ -102,7 +102,11 @@ def open_agent(
         metrics=run_metrics,
     )
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
-    folder.write_info(endpoint=server.url if server is not None else None, reported=False)
+    folder.write_info(
+        endpoint=server.url if server is not None else None,
+        everywhere=server is not None and is_everywhere(settings.host),
+        reported=False,
+    )
     return agent, server
 
 
