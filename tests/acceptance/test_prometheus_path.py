@@ -151,12 +151,11 @@ def test_stall_is_one_message_and_its_end_one_although_the_relay_has_its_own_dat
     stack.start("alertmanager", "relay", "prometheus")
     run = stack.train("stalls")
     stack.until_known("stalls", steps=TAUGHT_STEPS)
-    for number in (1, 2):
-        for order, status in (("stall", "open"), ("go", "resolved")):
-            run.order(order)
-            deadline = time.monotonic() + FLOOR + STALL_SECONDS + BUSY_SECONDS
-            while len(stack.chat.about("stalls", status)) < number and time.monotonic() < deadline:
-                time.sleep(0.1)
-        time.sleep(15)  # for the alerts that end later
+    for order, status in (("stall", "open"), ("go", "resolved")):
+        run.order(order)
+        deadline = time.monotonic() + 60.0 + STALL_SECONDS + BUSY_SECONDS
+        while not stack.chat.about("stalls", status) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    time.sleep(15)  # for the alerts that end later
     found = [(message["rule"], message["status"]) for message in stack.chat.messages]
-    assert found == [("silent-hang-no-error", status) for status in ("open", "resolved")] * 2
+    assert found == [("silent-hang-no-error", status) for status in ("open", "resolved")]
