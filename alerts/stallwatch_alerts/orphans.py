@@ -37,8 +37,10 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
         if until == math.inf:
             continue
         if info.key:
+            over = _resolved(home, info.key)
             for incident in _of_all_hosts(folder):
-                if incident.status == "open" or incident.updated_at > until:
+                left = incident.status == "open" and incident.id not in over
+                if left or (incident.status == "resolved" and incident.updated_at > until):
                     notify(incident)
         else:
             Episodes(notify, read_journal(folder), until)
@@ -66,10 +68,17 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
-def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
+def close_orphans(
+    home: Path,
+    now: float,
+    notify: Callable[[Incident], None],
+    adopt: Callable[[Incident], None] = lambda _: None,
+) -> list[Incident]:
     """Resolve the incidents that agents left open when they died.
 
-    `notify` receives each resolved incident, and the end is recorded in the folder of the incident's run. An
+    `notify` receives each resolved incident, and the end is recorded in the folder of the incident's run.
+    `adopt` receives an incident instead if one of its hosts has no folder in `home`: the agent of this host
+    might have taken over and reported the end, and a second message could contradict the first one. An
     incident ends at the time of the last report of its agent. The outcome of these runs is unknown, because
     the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
     stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
@@ -79,8 +88,13 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
         if info.end_is_unknown:
-            closed += _close(home, folder, now, info, notify)
+            closed += _close(home, folder, now, info, notify, adopt)
     return closed
+
+
+def _hosts(home: Path, key: str) -> set[str]:
+    """Return the hosts of a multi-host run whose agents have folders in `home`."""
+    return {info.host_in_run for _, info in kept_runs(home) if info.key == key}
 
 
 def _resolved(home: Path, key: str) -> set[str]:
@@ -95,7 +109,12 @@ def _resolved(home: Path, key: str) -> set[str]:
 
 
 def _close(
-    home: Path, folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]
+    home: Path,
+    folder: Path,
+    now: float,
+    info: AgentInfo,
+    notify: Callable[[Incident], None],
+    adopt: Callable[[Incident], None],
 ) -> list[Incident]:
     """Close the incidents of one agent, except incidents that another agent of the run has resolved."""
     of_all_hosts = bool(info.key)
@@ -115,10 +134,11 @@ def _close(
         for orphan in left:
             episodes.take(orphan)
         episodes.flush()
+    here = _hosts(home, info.key) if of_all_hosts else set()
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
             for incident in closed:  # notify first, because recorded incidents are not sent again
-                notify(incident)
+                (notify if not of_all_hosts or here.issuperset(incident.hosts) else adopt)(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:
         return []  # an agent that can write to the journal reports the incidents later

@@ -179,10 +179,16 @@ class Destinations:
             if self._store is not None:
                 self._store(incident)
 
+        def note(incident: Incident) -> None:
+            if self._chat is not None:
+                self._chat.adopt(incident)
+            if self._store is not None:
+                self._store(incident)
+
         found = report_unsent(self._home, time.time(), hand_on)
         if self._chat is not None:  # without chats, the incidents remain for an agent that has chats
             self._unreported += [partial(mark_reported, *each) for each in found]
-        close_orphans(self._home, time.time(), hand_on)
+        close_orphans(self._home, time.time(), hand_on, note)
 
     def close(self) -> None:
         """Deliver the queued incidents within a time limit. Never raise an exception."""

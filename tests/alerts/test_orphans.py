@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import stat
 import subprocess
 import sys
@@ -261,3 +262,21 @@ def test_incident_closed_by_another_host_is_not_closed_again(tmp_path: Path, sta
     of_hosts(tmp_path, "sft", "5f", merged)
     of_hosts(tmp_path, "sft-n2", "5f", over)
     assert close_orphans(tmp_path, time.time(), lambda _: None) == []
+    heard: list[Incident] = []
+    report_unsent(tmp_path, time.time(), heard.append)
+    assert {item.status for item in heard} <= {"resolved"}  # the database must not show it as open again
+
+
+@pytest.mark.parametrize(("hosts", "is_sent"), [([], True), (["here"], True), (["here", "n2"], False)])
+def test_incident_that_another_host_might_have_closed_is_closed_without_a_message(
+    tmp_path: Path, stall: Stall, hosts: list[str], is_sent: bool
+) -> None:
+    """The other hosts have their own state folders, and one of their agents takes over."""
+    named = [socket.gethostname() if host == "here" else host for host in hosts]
+    of_hosts(tmp_path, "sft", "5f", stall(id="sft/stall/x/1", run="sft", hosts=named))
+    sent: list[Incident] = []
+    noted: list[Incident] = []
+    closed = close_orphans(tmp_path, time.time(), sent.append, noted.append)
+    assert [item.status for item in closed] == ["resolved"]
+    assert (sent, noted) == ((closed, []) if is_sent else ([], closed))
+    assert close_orphans(tmp_path, time.time(), sent.append, noted.append) == []
