@@ -63,6 +63,8 @@ class Recorded(NamedTuple):
     info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
     versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
+    #: Last step on hosts with a recorded end, if the agent of another host was lost before the run finished.
+    last_step: int | None = None
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
@@ -180,7 +182,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         findings.setdefault((finding.rule, finding.host if finding.rule == RANK_GONE else ""), finding)
     ending = first.ending
     if ending is not None and ending.failed is False:
-        stall, findings = None, {}
+        stall, findings, stacks = None, {}, None
     if ending is not None:
         every = [part.ending for part in (first, *parts) if part.ending is not None]
         codes: dict[int, int | None] = {}
@@ -199,6 +201,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
     ]
     holders = [part for part in parts if stall is not None and part.stall is stall]
     unheard = [part.unheard for part in parts if part.unheard is not None]
+    steps = [part.info.step or 0 for part in parts if part.info is not None and part.ending is not None]
     return Recorded(
         folder=first.folder,
         ending=ending,
@@ -217,6 +220,9 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         info=first.info,
         elsewhere=causes[-1] if causes and ending is not None and ending.failed is not False else None,
         versions={rank: found for part in parts for rank, found in part.versions.items()},
+        last_step=max(steps, default=0)
+        if unheard and ending is not None and ending.failed is False
+        else None,
     )
 
 
@@ -442,6 +448,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
     can be deleted, or truncated because the disk was full.
     """
+    diagnosis = _with_other_hosts(diagnosis, known.last_step)
     if known.folder is None:
         return diagnosis
     kept = read_diagnosis(known.folder)
@@ -455,6 +462,20 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         return diagnosis if diagnosis.hosts else _with_steps(diagnosis, kept)
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return replace(kept, notes=[note, *kept.notes, *known.lacking])
+
+
+def _with_other_hosts(diagnosis: Diagnosis, last_step: int | None) -> Diagnosis:
+    """Return the diagnosis with `last_step`, if the log with the steps ends before the run.
+
+    Ranks can count more steps than the log, such as each step of gradient accumulation. Ignore such numbers.
+    """
+    progress = diagnosis.progress
+    if last_step is None or progress.last_step is None:
+        return diagnosis
+    notes = [note for note in diagnosis.notes if not contains_message(note, "diagnosis.finished-early")]
+    if progress.last_step < last_step <= (progress.total_steps or last_step):
+        progress = replace(progress, last_step=last_step)
+    return replace(diagnosis, notes=notes, progress=progress)
 
 
 def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:

@@ -489,3 +489,33 @@ def test_quiet_time_comes_only_from_watched_hosts() -> None:
     slower = recorded_facts.Recorded(watched=True, quiet=(9.0, 1800.0))
     found = recorded_facts._of_run([], [gone, slower, watched], {})
     assert found.watched and found.quiet == (2.0, 1800.0) and not found.stall_continues
+
+
+@pytest.mark.parametrize(
+    ("step", "last"), [(2000, 2000), (1990, 1990), (59, 59), (None, 59), (8000, 59)], ids=str
+)
+def test_run_that_outlived_the_agent_with_its_log_reached_the_steps_of_the_other_hosts(
+    keep: Keep, diagnose: Diagnose, step: int | None, last: int
+) -> None:
+    where = [(Frame("train.py", 41, "main"),)]
+    look = fold([RankAnswer(0, 1, "probe", threads=(ThreadStack(where[0], main=True),))], time=START)
+    stall = Incident(
+        id="sft/stall/silent-hang-no-error/1",
+        run="sft",
+        kind="stall",
+        rule="silent-hang-no-error",
+        severity="critical",
+        status="open",
+        episode=1,
+        opened_at=START + 70,
+        updated_at=START + 70,
+        stacks=look,
+    )
+    killed = keep(1, None, lines=both(), seconds=80, incidents={"incidents.jsonl": [stall]})
+    ended = keep(2, Ending("finished", 0, seconds=200), seconds=200)
+    ended.write_info(step=step)
+    killed.write_info(pid=2**22 + 1)  # the agent was killed
+    found = diagnose(killed.path)
+    assert (found.verdict, found.progress.last_step) == ("finished", last)
+    words = " ".join(map(render, [*found.notes, *found.digest]))
+    assert "at step" not in words and "train.py:41" not in words
