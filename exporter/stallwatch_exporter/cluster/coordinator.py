@@ -244,7 +244,10 @@ class Coordinator:
     def _conclude(self, before: Incident, over: Incident) -> None:
         """Report the end of an incident to the sinks after another coordinator has closed the incident."""
         has_it = self._shown.pop(over.id, None) is not None
-        facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
+        names = ["resolution", "resolved_at", "updated_at", "ending"]
+        if over.stalled_seconds is not None:
+            names += ["stalled_since", "stalled_seconds"]
+        facts = {name: getattr(over, name) for name in names}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         self._each_sink("adopt", closed)
         for sink in self._sinks:

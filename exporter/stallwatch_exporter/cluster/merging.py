@@ -258,6 +258,7 @@ class RunEpisodes(Episodes):
         folded.folder_host = folded.folder_host or folded.host
         if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
+            _lengthen(folded, episode)
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
@@ -314,6 +315,24 @@ class RunEpisodes(Episodes):
         A host without a connection to the other hosts reports the incident under its own ID.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
+
+
+def _lengthen(folded: Incident, episode: Episode) -> None:
+    """Set the beginning of the stall to the earliest one that an agent reported for the same stall.
+
+    An agent that was stopped, or that started during the stall, reports a later beginning.
+    """
+    since = folded.stalled_since
+    if since is None:
+        return
+    ends = since + GATHER_SECONDS  # an earlier stall ended before
+    alike = [
+        stall.stalled_since
+        for stall in episode.troubles.values()
+        if stall.stalled_since is not None and (not is_over(stall) or (stall.resolved_at or 0.0) > ends)
+    ]
+    folded.stalled_since = min([since, *alike])
+    folded.stalled_seconds = (folded.stalled_seconds or 0.0) + since - folded.stalled_since
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:

@@ -160,6 +160,32 @@ def test_incident_closes_once_when_all_hosts_continue() -> None:
     assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
 
 
+def test_stall_lasts_from_the_earliest_beginning_that_an_agent_reported() -> None:
+    """The agent of n0 was stopped and continued, so it noticed the stall late."""
+    run = Run()
+    run.hangs()
+    began = run.clock.wall() - 20
+    late = {"n0": 15.0, "n1": 0.0, "n2": 0.25}
+    run.passes(20, *run.hosts)
+    for host in run.hosts.values():
+        since = began + late[host.name]
+        facts = {"stalled_since": since, "stalled_seconds": host.wall() - since}
+        host.has(incident(host.wall(), rule="silent-hang-no-error", **facts))
+        run.clock.now += 0.5
+    run.post()
+    run.passes(3, *run.hosts)
+    at = run.clock.wall()
+    for host in run.hosts.values():
+        over = next(iter(host.incidents.values()))
+        facts = {"resolution": "recovered", "resolved_at": at, "updated_at": at}
+        lasted = at - began - late[host.name]
+        host.has(msgspec.structs.replace(over, status="resolved", stalled_seconds=lasted, **facts))
+    run.post()
+    opened, closed = run.chat.got[0], run.chat.got[-1]
+    assert (closed.stage, closed.stalled_since, closed.stalled_seconds) == ("resolved", began, at - began)
+    assert opened.stalled_since == began
+
+
 def test_silent_host_delays_the_message_only_briefly() -> None:
     run = Run()
     run.hangs()
@@ -865,8 +891,9 @@ def test_incident_closed_by_another_coordinator_is_closed_without_a_message() ->
     run.coordinator.leave([known])
     at = run.clock.wall()
     over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
-    run.coordinator.leave([msgspec.structs.replace(known, **over)])
+    run.coordinator.leave([msgspec.structs.replace(known, **over, stalled_seconds=61.0)])
     assert [(item.status, item.resolution) for item in record[-1:]] == [("resolved", "recovered")]
+    assert record[-1].stalled_seconds == 61.0
     assert [item.status for item in run.chat.adopted] == ["resolved"]
     assert {item.status for item in run.chat.got} == {item.status for item in shared.got} == {"open"}
 
