@@ -256,6 +256,7 @@ class RunEpisodes(Episodes):
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
         folded.folder_host = folded.folder_host or folded.host
+        _keep_place(folded, episode)
         if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
             _lengthen(folded, episode)
@@ -315,6 +316,23 @@ class RunEpisodes(Episodes):
         A host without a connection to the other hosts reports the incident under its own ID.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
+
+
+def _keep_place(folded: Incident, episode: Episode) -> None:
+    """If several hosts have the same problem, describe it as on the rank that was reported first.
+
+    The host that ends first would otherwise be named in the closing message.
+    """
+    before = episode.reported
+    if before is None or before.rank is None or before.rule != folded.rule:
+        return
+    if "stall" in (before.kind, folded.kind):  # the stacks of all hosts determine the rank
+        return
+    for trouble in episode.troubles.values():
+        if (trouble.rule, trouble.host, trouble.rank) == (before.rule, before.host, before.rank):
+            folded.rank, folded.host, folded.primary = trouble.rank, trouble.host, trouble.primary
+            folded.evidence, folded.folder = trouble.evidence, trouble.folder
+            folded.folder_host = trouble.folder_host or trouble.host
 
 
 def _lengthen(folded: Incident, episode: Episode) -> None:

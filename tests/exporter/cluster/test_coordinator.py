@@ -186,6 +186,31 @@ def test_stall_lasts_from_the_earliest_beginning_that_an_agent_reported() -> Non
     assert opened.stalled_since == began
 
 
+@pytest.mark.parametrize("late", [-5.0, 5.0])
+def test_closing_message_names_the_host_of_the_opening_message(late: float) -> None:
+    """A problem of all hosts ends the run on all of them. Another host ends first."""
+    run = Run()
+    run.passes(2, *run.hosts)
+    facts = {"kind": "finding", "rule": "gloo-connect-full-mesh-failed"}
+    run.hosts["n1"].has(incident(run.clock.wall(), **facts))
+    run.post()
+    run.passes(GATHER_SECONDS, *run.hosts)
+    assert (run.chat.got[-1].host, run.chat.got[-1].stage) == ("n1", "open")
+    run.hosts["n0"].has(incident(run.clock.wall() + late, **facts))
+    run.post()
+    ending = Ending("failed", 1)
+    for name in ("n0", "n1", "n2"):
+        host = run.hosts[name]
+        found = next(iter(host.incidents.values()), incident(host.wall(), **facts))
+        at = run.clock.wall()
+        over = {"status": "resolved", "resolution": "run-failed", "resolved_at": at, "updated_at": at}
+        host.has(msgspec.structs.replace(found, kind="ended", ending=ending, **over))
+        host.facts = {"ending": ending}
+        run.post(name)
+    run.passes(5, *run.hosts)
+    assert (run.chat.got[-1].host, run.chat.got[-1].rank, run.chat.got[-1].stage) == ("n1", 1, "resolved")
+
+
 def test_silent_host_delays_the_message_only_briefly() -> None:
     run = Run()
     run.hangs()
