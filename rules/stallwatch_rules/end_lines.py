@@ -15,6 +15,7 @@ import msgspec
 from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Line
+from stallwatch_rules.stacks.spans import ranks_in, spans_of
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -25,13 +26,17 @@ OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 # If a step follows the end line after more than this number of lines, the run continued or was started again.
 # Closer lines might be from other hosts.
 _LINES_AFTER = 100
+_MOST_HOSTS = 1024
+_BY_SIGKILL = (-9, 137)  # exit codes of a process that SIGKILL ended, and of a shell that ran the process
+_MOST_RANKS = 200  # maximum number of characters of the ranks whose memory was measured
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(
     rf"{OWN_LINE} ended at=(?P<at>{_NUMBER}) seconds=(?P<seconds>{_NUMBER})"
     r" kind=(?P<kind>finished|failed|oom-killed|killed|time-limit|interrupted) code=(?P<code>\d{1,3})"
     rf"(?: signal=(?P<signal>{_SIGNAL}))?(?: forwarded=(?P<forwarded>{_SIGNAL}))?"
     rf" stalled=(?P<stalled>yes|no)(?: quiet=(?P<quiet>{_NUMBER}))?"
-    r"(?: oom-kill=(?P<counted>yes|no|unknown) memory=(?P<held>\d{1,18}) limit=(?P<limit>\d{1,18}))?(?: .*)?"
+    r"(?: oom-kill=(?P<counted>yes|no|unknown) memory=(?P<held>\d{1,18}) limit=(?P<limit>\d{1,18})"
+    r"(?: ranks=(?P<ranks>[0-9,-]{1,200}))?)?(?: .*)?"
 )
 _COUNTED = {"yes": True, "no": False}
 # Launchers, container runtimes, and `kubectl logs` print a time, a host, or a pod before each line.
@@ -50,6 +55,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
     at: float  #: Unix time of the end
     source: str
     number: int  #: number of the line in its source
+    others: tuple[MemoryUse, ...] = ()  #: memory use on the hosts of other agents of the same start
 
     @property
     def weight(self) -> tuple[int, bool]:
@@ -81,6 +87,9 @@ def end_line(ending: Ending, at: float, *, stalled: bool) -> str:
     if memory is not None and (memory.counted or memory.most):
         counted = {True: "yes", False: "no", None: "unknown"}[memory.counted]
         fields |= {"oom-kill": counted, "memory": memory.most, "limit": memory.limit}
+        ranks = spans_of(sorted(memory.ranks))
+        if 0 < len(ranks) <= _MOST_RANKS:
+            fields["ranks"] = ranks
     return " ".join(["ended", *(f"{key}={value}" for key, value in fields.items() if value is not None)])
 
 
@@ -108,7 +117,12 @@ def stated_end(line: Line) -> StatedEnd | None:
         detail = message("run.ended-signal", signal=signal)
     memory = None
     if found["counted"] is not None:
-        memory = MemoryUse(_COUNTED.get(found["counted"]), int(found["held"]), int(found["limit"]))
+        memory = MemoryUse(
+            _COUNTED.get(found["counted"]),
+            int(found["held"]),
+            int(found["limit"]),
+            dict.fromkeys(ranks_in(found["ranks"] or ""), 0),  # their memory is part of `held`
+        )
     ending = Ending(
         kind=found["kind"],  # type: ignore[arg-type]
         exit_code=int(code),
@@ -132,7 +146,18 @@ def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
         return new
     if new.at <= known.at - known.ending.seconds:
         return known
-    return max(sorted((known, new), key=lambda end: end.at), key=lambda end: end.weight)
+    chosen = max(sorted((known, new), key=lambda end: end.at), key=lambda end: end.weight)
+    left = new if chosen is known else known
+    others = [*known.others, *new.others, *filter(None, [left.ending.memory])]
+    return msgspec.structs.replace(chosen, others=tuple(others[:_MOST_HOSTS]))
+
+
+def _with_memory_of_killed(end: StatedEnd, killed: set[int]) -> StatedEnd:
+    """Return the end with the memory use on the host of the killed ranks, if an agent stated it."""
+    memory = next((memory for memory in end.others if killed and killed <= memory.ranks.keys()), None)
+    if memory is None:
+        return end
+    return msgspec.structs.replace(end, ending=msgspec.structs.replace(end.ending, memory=memory))
 
 
 def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
@@ -148,4 +173,6 @@ def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
     for end in stated:
         if steps.get(end.source, 0) <= end.number + _LINES_AFTER:
             chosen = chosen_end(chosen, end)
-    return chosen
+    codes = [item for stream in streams.values() for item in stream.summary.codes.items()]
+    killed = {rank for rank, code in codes if code in _BY_SIGKILL}
+    return _with_memory_of_killed(chosen, killed) if chosen is not None else None

@@ -22,6 +22,7 @@ KILLED = Ending("killed", 137, "SIGKILL", message("run.ended-signal", signal="SI
 FINISHED = Ending("finished", 0, seconds=60.0)
 INTERRUPTED = Ending("interrupted", 130, "SIGINT", seconds=60.0, quiet=45.0)
 ASKED = message("run.passed-on", signal="SIGTERM", how=message("run.status-code", code=1))
+MEASURED = MemoryUse(False, GIB, 24 * GIB, {4: 0, 5: 0})
 STOPPED = Ending("killed", 1, "SIGTERM", ASKED, 60.0)
 
 
@@ -47,6 +48,7 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str, *, starts: bool
         STOPPED,
         Ending("oom-killed", 137, "SIGKILL", KILLED.detail, 3.5, memory=MemoryUse(True, 7 * GIB, 8 * GIB)),
         Ending("killed", 137, "SIGKILL", KILLED.detail, 3.5, memory=MemoryUse(None, 7 * GIB, 8 * GIB)),
+        Ending("failed", 1, detail=message("run.exited", code=1), seconds=3.5, memory=MEASURED),
         Ending("time-limit", 124, detail=message("run.exited", code=124), seconds=3600.0),
     ],
 )
@@ -167,3 +169,38 @@ def test_message_of_a_shell_about_stallwatch_is_not_a_line_of_stallwatch(line: s
 
 def test_unknown_ending_is_not_stated() -> None:
     assert end_line(Ending("unknown", None), AT, stalled=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rule"),
+    [
+        ([[4, 5]], "process-killed-from-outside"),
+        ([[0, 1], [4, 5], [2, 3]], "process-killed-from-outside"),
+        ([[0, 1]], "host-oom-sigkill"),
+        ([[]], "host-oom-sigkill"),
+    ],
+    ids=str,
+)
+def test_kill_is_judged_by_the_memory_on_the_host_of_the_killed_rank(
+    catalogue: Catalogue, matcher: Matcher, ranks: list[list[int]], rule: str
+) -> None:
+    """torchrun's prefixes contain local ranks, and its summary contains global ranks."""
+    text = HEAD + "".join(f"[default{at % 2}]:{line}\n" for at, line in enumerate(steps(1, 60).splitlines()))
+    text += (
+        "E1129 16:19:40.652000 12 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
+        "(exitcode: -9) local_rank: 0 (pid: 40) of binary: /usr/bin/python\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "============================================================\ntrain.py FAILED\n"
+        "------------------------------------------------------------\nFailures:\n  <NO_OTHER_FAILURES>\n"
+        "------------------------------------------------------------\nRoot Cause (first observed failure):\n"
+        "[0]:\n  time      : 2026-11-29_16:19:40\n  host      : n3\n  rank      : 4 (local_rank: 0)\n"
+        "  exitcode  : -9 (pid: 40)\n  error_file: <N/A>\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 40\n"
+        "============================================================\n"
+    )
+    for at, known in enumerate(ranks):
+        memory = MemoryUse(False, GIB, 24 * GIB, dict.fromkeys(known, 0))
+        ending = Ending("failed", 1, detail=message("run.exited", code=1), seconds=60.0, memory=memory)
+        text += said(ending, AT + at)
+    found = diagnosed(catalogue, matcher, text)
+    assert found.primary is not None and found.primary.rule == rule

@@ -100,6 +100,8 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
     summaries = [stream.summary for stream in run.streams.values()]
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
+    if killed and killed <= known:
+        return True  # prefixes of other lines, such as ``[default0]:``, can contain local ranks
     if run.hosts and killed:  # the ending belongs to one of several watched hosts
         hosts = set(run.hosts.of(killed))
         ranks = {rank for rank in ranks if run.hosts.host(rank) in hosts}
