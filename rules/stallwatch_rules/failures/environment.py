@@ -77,6 +77,7 @@ _RUN = lazy(
     r"|Total optimization steps = |trainable params: [\d,]+ \|\||Loading checkpoint shards: +\d+%"
     r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
     r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+|\bSignaling Trainer to stop\.$"
+    r"|\bStarting training from iteration \d"  # detectron2 0.6, engine/train_loop.py
 )
 RUN_WORDS: tuple[str, ...] = (
     "DeepSpeed",
@@ -96,6 +97,7 @@ RUN_WORDS: tuple[str, ...] = (
     "LOCAL_RANK: ",
     "odel checkpoint to",
     "Signaling Trainer",
+    "Starting training",
 )
 
 

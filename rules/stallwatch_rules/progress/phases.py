@@ -37,8 +37,12 @@ _TRAINING = (
 _OVER = r"(?:finished|completed?|done|ended|concluded|converged|succe\w+)"
 _LEAD = r"(?:^|[\]:|>-] ?|\b(?:debug|info|warning) +(?:[\w./]+:\d+:? )?)\W*"
 _RAN = re.compile(rf"\b{_OVER} (?:\w+ )?{_TRAINING}\b|\b{_TRAINING}\b[^.!?]{{0,40}}\b{_OVER}\b")
+# With the time per iteration, the total time is that of a loop, such as an epoch or an evaluation, unless its
+# header mentions the training (``MetricLogger`` in torchvision's references, DETR, MAE, and DINOv2).
 _TOOK = re.compile(
     r"\b(?:total|overall)[ _](?:\w+[ _])?(?:time|runtime|duration)\b"
+    r"(?!: [\d:, days]{4,24} \([\d.]+ ?s / it\))"
+    r"|\btrain(?:ing)?:? {1,3}total time\b"
     r"|\btrain(?:ing)?[ _](?:time|took|runtime|duration)\b"
 )
 _DONE = re.compile(

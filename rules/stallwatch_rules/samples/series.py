@@ -88,6 +88,8 @@ _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")
 _FAILS = lazy(
     r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
 )
+# A comment, or an assignment to a key of a configuration, as in "train.train_iter=5".
+_SETTING = lazy(r"\s*(?:#|[A-Za-z_]\w*(?:\.\w+)+\s?=)")
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # scores in tables for human readers have fewer decimals
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
@@ -545,6 +547,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
             and not others
             and len(text) <= _SHORT
             and "epochs" not in numbers[kind.at].words  # "epochs: 20" is a setting
+            and _SETTING.match(text) is None
         ):
             kind.needed, kind.alone = _FEW, True
         elif not others and (decimals or kind.total is not None):

@@ -48,6 +48,7 @@ def test_versions_do_not_depend_on_the_order_of_streams() -> None:
         ("LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0,1]", True),
         ("Monitored metric val_mae did not improve in the last 7 records. Signaling Trainer to stop.", True),
         ("INFO:transformers.trainer:Saving model checkpoint to runs/tiny/checkpoint-750", True),
+        ("[08/24 08:17:46 d2.engine.train_loop]: Starting training from iteration 0", True),
         ("export LOCAL_RANK=0 CUDA_VISIBLE_DEVICES=0,1", False),
         ("torch==2.6.0", False),
         ("import torch.distributed as dist", False),

@@ -123,6 +123,17 @@ def test_epochs_are_steps_only_without_a_finer_counter() -> None:
     assert (read(late).first_step, read(late).last_step) == (3, 3)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["# train.train_iter={}", "train.train_iter={}", "  trainer.max.step = {}", "eval_period_iterations: {}"],
+)
+def test_settings_are_not_steps(setting: str) -> None:
+    metrics = "lr 0.01, dropout 0.1\nloss weight 0.25\n"
+    settings = "".join(f"{setting.format(n)}\n{metrics}" for n in (100, 200, 300))
+    assert not read(settings).progressed
+    assert read("".join(f"iter: {n}\n{metrics}" for n in (100, 200, 300))).last_step == 300
+
+
 STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
 
 
@@ -133,6 +144,7 @@ STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
         "Done.",
         "2026-03-01 10:00:00 | INFO | finished in 12.5 s",
         "Total training time: 0:12:01",
+        "Training  Total time: 0:12:01 (1.203440 s / it)",
         "Best epoch: 12 (0.81)",
         "Early stopping at epoch 12",
         "Saved final model to out/final.pt",
@@ -162,6 +174,7 @@ def test_final_messages_are_recognized(said: str) -> None:
         "Therefore, the final truth values would be:",
         "Training will be finished once the target is reached",
         "eta of the total time: 3 h",
+        "I20240724 11:19:11 3968960 helpers.py:132]  Total time: 1 day, 0:12:01 (3.834883 s / it)",
     ],
 )
 def test_messages_during_a_run_are_not_an_end(said: str) -> None:
