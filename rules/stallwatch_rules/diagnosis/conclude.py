@@ -124,7 +124,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
     """Return the root cause, which can be inferred from an unknown exception, and its confidence."""
-    beside = bool(now.exceptions.fatal)
+    beside = bool(now.exceptions.own_failures)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
         guess = infer_finding(now.exceptions, now.found, run.catalogue)

@@ -243,6 +243,21 @@ class Exceptions(msgspec.Struct, frozen=True):
             return False
         return all(_before(named, finding) for finding in harmful if finding.role == "symptom")
 
+    @property
+    def own_failures(self) -> list[Unknown]:
+        """The exceptions in ``fatal``, except the crash of torch's watchdog after a collective failed.
+
+        If the message of this crash is missing, another line of the rank contains it.
+        """
+        return [
+            exception
+            for exception in self.fatal
+            if not (
+                _lacks_message(exception.seen.raised)
+                and exception.seen.raised.exception.endswith("DistBackendError")
+            )
+        ]
+
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
         """Return the last exception that training survived, if it came shortly before the run stopped.
 

@@ -33,10 +33,14 @@ def notes_of(
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
     chosen = diagnosis.primary
-    if exceptions.fatal and chosen is not None and not chosen.inferred:
+    if exceptions.own_failures and chosen is not None and not chosen.inferred:
         text = exceptions.records()[0]
-        name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
-        notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
+        if text.exception:
+            name = f"{text.exception}: {text.message}".removesuffix(": ")
+            notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
+        else:
+            at = f"{text.first.file}:{text.first.line}"
+            notes.append(message("diagnosis.cut-may-be-cause", at=at))
     if chosen is not None and chosen.role == "symptom" and not is_named(chosen):
         waits = is_only_waiting(chosen, run.catalogue)
         absent = (suspects if waits else did_not_report)(chosen.rule, run, now)

@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.awaited import busy_ranks, first_timeout, is_only_waiting, waited_for
+from stallwatch_rules.diagnosis.awaited import (
+    QUIET_SECONDS,
+    busy_ranks,
+    first_timeout,
+    is_only_waiting,
+    waited_for,
+)
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
@@ -370,16 +376,31 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     if whole := _of_whole_hosts(absent, run):
         advice = whole
     primary = named(primary, absent, advice, run.hosts)
-    logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
-    lines = [
-        line for stream in logged if (line := last_unknown_line(stream) or stream.last_advance) is not None
-    ]
-    if len(absent) > 1 and run.hosts:
-        if not logged:  # a rank without a log has no line to point to
-            return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
-    elif len(absent) > 1:
+    if len(absent) > 1 and not run.hosts:
         return primary
-    return _pointed_to(primary, absent[0], lines[0], last_step) if len(lines) == 1 else primary
+    shown_rank = _last_to_print(absent, run)
+    logged = [stream for (_, rank), stream in run.streams.items() if rank == shown_rank and stream.index]
+    lines = [line for stream in logged if (line := _last_line(stream)) is not None]
+    if len(absent) > 1 and not logged:  # a rank without a log has no line to point to
+        return replace(primary, rank=shown_rank, file="", line=0, time=None, step=None)
+    return _pointed_to(primary, shown_rank, lines[0], last_step) if len(lines) == 1 else primary
+
+
+def _last_line(stream: StreamReading) -> Line | None:
+    """Return the last line of a stream that matches no rule, or the line of its last step."""
+    return last_unknown_line(stream) or stream.last_advance
+
+
+def _last_to_print(ranks: list[int], run: Snapshot) -> int:
+    """Return the lowest of the ranks that printed until the end. Often, only one rank prints steps."""
+    times = [
+        (rank, time)
+        for (_, rank), stream in run.streams.items()
+        if rank in ranks and (time := stream.when(_last_line(stream))) is not None
+    ]
+    last = max((time for _, time in times), default=0.0)
+    late = (rank for rank, time in times if rank is not None and last - time <= QUIET_SECONDS)
+    return min(late, default=ranks[0])
 
 
 def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Primary:

@@ -77,6 +77,18 @@ def test_dead_host_of_few_is_named(tmp_path: Path, diagnose: Diagnose, hosts: in
     assert found.primary is not None
     assert render(found.primary.title).endswith(f": {named_hosts}")
     assert render(found.primary.fixes[0]).startswith("All ranks on n1 (8–15)")
+    assert found.primary.rank == 8
+
+
+def test_dead_host_is_shown_by_the_rank_that_printed_until_the_end(
+    tmp_path: Path, diagnose: Diagnose
+) -> None:
+    steps = dict.fromkeys(range(8, 15), 2)
+    found = diagnose(
+        made.folder_of(tmp_path, dict.fromkeys(range(8, 16), made.nothing), hosts=2, steps=steps)
+    )
+    assert found.primary is not None
+    assert (found.primary.rank, found.primary.file) == (15, str(tmp_path / "n1/rank_15.log"))
 
 
 @pytest.mark.parametrize(("hosts", "silent"), [(2, range(4, 12)), (2, range(8, 14)), (3, range(8, 24))])

@@ -117,6 +117,20 @@ def test_ranks_in_another_collective_are_named(
     assert f"OpType={works[odd][1]}" in one.evidence[0]
 
 
+def test_abort_of_the_watchdog_is_not_another_failure(catalogue: Catalogue, matcher: Matcher) -> None:
+    """In a log of several ranks, the message of the abort can belong to another rank."""
+    abort = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  "
+    lost = [
+        TIMED_OUT.format(rank=rank, work=51, operation="ALLREDUCE").replace("[E1120", f"[rank{rank}]:[E1120")
+        + abort
+        + TIMED_OUT.format(rank=rank, work=51, operation="ALLREDUCE").partition("] ")[2]
+        for rank in range(2)
+    ]
+    found = diagnose(catalogue, matcher, {"node0.log": steps(1, 20) + "".join(lost)})
+    assert first(found).rule == "nccl-collective-timeout" and first(found).confidence == 0.9
+    assert not any("might be the cause" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("host", ["gpu-17", "10.0.0.13"])
 def test_host_in_the_prefix_of_pdsh_is_named(catalogue: Catalogue, matcher: Matcher, host: str) -> None:
     killed = "[2026-11-20 08:21:41,212] [ERROR] [launch.py:341:sigkill_handler] ['/usr/bin/python'] exits"

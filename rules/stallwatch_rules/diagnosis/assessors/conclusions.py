@@ -159,7 +159,10 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         if slow is not None:
             if as_quick(rates) or _more_work(paces, run):
                 slow = Judgement("harmless", slow.note + message("diagnosis.slower-more-tokens"))
-            yield STEP_TIME, *_since("slower-since", slow, lead, _slowed(lead, run), run)
+            judgement, known = _since("slower-since", slow, lead, _slowed(lead, run), run)
+            if "where" in known and len({rank for rank in run.last_steps if rank is not None}) > 1:
+                known["where"] = replace(known["where"], rank=None)  # all ranks wait for the slowest rank
+            yield STEP_TIME, judgement, known
         decay = judge_throughput(rates, now.facts) if not paces else None
         if decay is not None:
             yield STEP_TIME, decay, {}
