@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from statistics import median
+from statistics import mean, median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
@@ -138,27 +138,31 @@ def as_quick(rates: Sequence[float]) -> bool:
     return len(rates) >= RATES and median(recent) >= AS_QUICK * median(baseline)
 
 
-def have_more_work(rates: Sequence[float], slowed: tuple[float, float, int], steps: int) -> bool:
+def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *, stride: int) -> bool:
     """Return whether slower steps contain more tokens, according to the rates that a program prints.
 
-    `slowed` is the result of `slowdown`, whose last value counts the slow steps among all `steps`. The time
-    of a step grows at most with the square of its length, because of the attention. Therefore, the number of
-    tokens per step must have grown at least by the square root of the slowdown.
+    The time of a step grows at most with the square of its length, because of the attention. Therefore, the
+    number of tokens per step must have grown at least by the square root of the slowdown.
 
     A rate can also be a mean since the start, which falls slowly. Therefore, the rate must also exceed the
-    mean that would follow from the same number of tokens in each step.
+    mean that would follow from the same number of tokens in each step. `steps` is the number of all steps,
+    and `stride` the number of steps per pace.
     """
-    usual, now, count = slowed
-    ratio, slow = now / usual, min(count, steps)
-    before = steps - slow
-    least = len(rates) * before // steps if steps else 0
-    if len(rates) < RATES or not slow or least < FEW_RATES or len(rates) - least < FEW_RATES:
+    slowed = slowdown(paces)
+    if slowed is None or not steps:
         return False
-    if steps > MEAN_FALLS * (before + slow * ratio):
+    usual, now, count = slowed
+    slow = min(count * stride, steps)
+    before, ratio = steps - slow, now / usual
+    since = slow * mean(paces[-count:]) / usual  # duration of the slow steps, in multiples of the usual pace
+    least = len(rates) * before // steps
+    if len(rates) < RATES or least < FEW_RATES or len(rates) - least < FEW_RATES:
+        return False
+    if steps > MEAN_FALLS * (before + since):
         return False
     base = median(rates[:least])
     of_step = ratio * median(rates[least:]) / base
-    as_mean = (rates[-1] / base * (before + slow * ratio) - before) / slow
+    as_mean = (rates[-1] / base * (before + since) - before) / slow
     return of_step >= math.sqrt(ratio) and as_mean >= MORE_WORK
 
 

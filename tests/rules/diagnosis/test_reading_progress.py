@@ -223,6 +223,18 @@ def test_longer_steps_with_more_tokens_are_not_slower(
     assert diagnose("\n".join(lines)).verdict == verdict
 
 
+def test_steps_of_a_curriculum_are_not_slower(diagnose: Diagnose) -> None:
+    """The sequence length doubles four times, and the cost of a step grows a little faster."""
+    rows, at, step = [], 0.0, 0
+    for length, count, seconds in ((256, 80, 0.12), (512, 60, 0.25), (1024, 40, 0.6), (2048, 25, 1.4)):
+        for _ in range(count):
+            at, step = at + seconds, step + 1
+            row = f"step {step}/900 loss {9 / step:.4f} tokens/s={length * 8 / seconds:.0f}"
+            rows.append((at, row))
+            if step > 100 and step % 15 == 0:
+                assert diagnose(stamped(rows)).verdict == "unfinished", step
+
+
 @pytest.mark.parametrize(
     ("row", "verdict"),
     [

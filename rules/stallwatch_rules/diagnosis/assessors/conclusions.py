@@ -178,16 +178,12 @@ def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
 
     The timeline with the most steps can be from the probe, which does not report rates.
     """
-    slowed = slowdown(paces)
     timelines = (line for stream in run.streams.values() for line in stream.timelines.by_series.values())
     rates = ([each.printed_rate for each in line.intervals] for line in timelines)
     printed = max(([rate for rate in some if rate is not None] for some in rates), key=len, default=[])
     steps = max((stream.timelines.advances for stream in run.streams.values()), default=0)
-    if slowed is None:
-        return False
-    usual, now, count = slowed
     stride = max(1, min(run.tracker.stride, steps // len(paces)))  # number of steps per pace
-    return have_more_work(printed, (usual, now, count * stride), steps)
+    return have_more_work(printed, paces, steps, stride=stride)
 
 
 def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
