@@ -14,6 +14,7 @@ import msgspec
 from stallwatch_rules.messages import Message, Text, has, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
+_DYING_SECONDS = 15.0  # maximum seconds from the exception that ends a process to the end of the process
 NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, memory did not run out
 
 Speaks = Literal["for", "against", "far", ""]
@@ -79,15 +80,19 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     #: why the command returned 0, if the command line shows the reason
     hidden: Literal["pipe", "wait", ""] = ""
 
-    def survived_at(self, step: int | None, last: int | None, every: int = 1) -> bool:
-        """Return whether the process failed at about this step, and other processes reached the step `last`.
+    time: float | None = None  #: time at which the process ended, in Unix seconds, if observed
 
-        The steps after such a failure do not show that the failed process handled the failure. `every` is the
-        number of steps between two steps in the log.
+    def is_at(self, step: int | None, time: float | None, every: int = 1) -> bool:
+        """Return whether the process failed at about this step, or shortly after this time.
+
+        If other processes continue, the steps after its failure do not show that the process handled the
+        failure. `every` is the number of steps between two steps in the log.
         """
-        if self.step is None or step is None or last is None or self.by != "process":
+        if self.by != "process":
             return False
-        return abs(step - self.step) <= max(GONE_ON, every) < last - self.step
+        if self.time is not None and time is not None and 0 <= self.time - time + 1 <= _DYING_SECONDS:
+            return True
+        return self.step is not None and step is not None and abs(step - self.step) <= max(GONE_ON, every)
 
 
 def signal_name(code: int | None) -> str:

@@ -19,7 +19,7 @@ from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.end_lines import OWN_LINE, StatedEnd, chosen_end, end_of_run, own_text, stated_end
-from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
+from stallwatch_rules.endings import Crash, Ending, ExitedRank, MemoryUse
 from stallwatch_rules.failures.quotations import quoted_spans
 from stallwatch_rules.failures.unexplained import Baseline, with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
@@ -312,6 +312,7 @@ class RunReading:
         left: Sequence[ExitedRank] = (),
         elsewhere: Sequence[int] = (),
         watched: bool = False,
+        failed_program: Crash | None = None,
     ) -> Diagnosis:
         """Diagnose the lines read so far.
 
@@ -321,7 +322,7 @@ class RunReading:
         ``left`` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
         ``ending`` contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks
         showed that the awaited ranks are outside of collectives. ``watched`` means that an agent still
-        watches the run.
+        watches the run. ``failed_program`` is a program of the run that failed while another one continues.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -342,6 +343,7 @@ class RunReading:
             self.silent,
             self.hosts,
             self.ranks_on,
+            failed_program,
         )
         streams = with_exit_codes(without_duplicate_reports(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)

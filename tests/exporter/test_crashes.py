@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stallwatch_exporter.running.crashes import (
     ProcessEnd,
@@ -12,6 +13,7 @@ from stallwatch_exporter.running.crashes import (
     codes_of,
     crash_among,
     exit_code_loss,
+    failed_beside,
     still_running,
 )
 from stallwatch_rules.endings import SurvivingRank
@@ -163,3 +165,17 @@ def test_reason_for_a_lost_exit_code_is_found(script: str, how: str) -> None:
 def test_exit_codes_are_in_order_of_the_ends() -> None:
     ends = [rank(0, -15, at=102), rank(1, -9, at=101), rank(2, 0), rank(3, None, at=103), program(9, 1)]
     assert list(codes_of([*ends, RAYS]).items()) == [(1, -9), (0, -15)], "what nobody saw is left out"
+
+
+def test_program_that_failed_is_known_while_another_one_trains() -> None:
+    failed, going_on = trainer(8, 1, 10, 50, 99), replace(trainer(9, 0, 10, 0, 300), up=True, code=None)
+    assert failed_beside([failed, going_on]) == failed
+    for ends in (
+        [failed, trainer(9, 0, 10, 101, 300)],  # the run is over
+        [failed, replace(going_on, started=51.0)],  # a restart
+        [failed, replace(going_on, program=False)],  # a trial of a Python program
+        [failed, replace(going_on, rank=1)],  # a run of several ranks, which the launcher ends
+        [replace(failed, code=-15), going_on],
+        [replace(failed, code=0), going_on],
+    ):
+        assert failed_beside(ends) is None

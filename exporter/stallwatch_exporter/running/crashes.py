@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_exporter import steady
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
 #: Progress more than this many seconds after the end of a process comes from other processes.
@@ -127,6 +128,21 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     return None
 
 
+def failed_beside(ends: Sequence[ProcessEnd]) -> ProcessEnd | None:
+    """Return the first program that failed while another program with the same rank trained and still runs.
+
+    Such programs are independent, because the processes of one training run have different ranks.
+    """
+    failed = [end for end in ends if end.rank is not None and end.fate == "failed" and not end.is_ray_worker]
+    found = [
+        end
+        for end in failed
+        if end.code not in _END_SIGNALS
+        and any(other.up and other.rank == end.rank and end.beside(other) for other in ends)
+    ]
+    return min(found, key=lambda end: end.last_seen, default=None)
+
+
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
     """Return the known exit codes of ranks that failed, in the order in which these ranks ended."""
     seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_ray_worker]
@@ -225,6 +241,7 @@ def _crash(process: ProcessEnd, reached: Reached) -> Crash:
         step=step,
         total=_total(step, reached),
         by="silence" if process.fate == "silent" else "process",
+        time=steady.wall(process.ended_at) if process.ended_at is not None else None,
     )
 
 

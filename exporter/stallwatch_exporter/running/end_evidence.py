@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from stallwatch_exporter import steady
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.crashes import (
@@ -19,6 +20,7 @@ from stallwatch_exporter.running.crashes import (
     codes_of,
     crash_among,
     exit_code_loss,
+    failed_beside,
     last_of_ranks,
     still_running,
 )
@@ -100,6 +102,16 @@ class EndEvidence:
             if program.rank is not None and self.programs.is_up(program):
                 up[program.rank] = up.get(program.rank, frozenset()) | {Path(str(program.pid))}
         return {rank: frozenset() for rank, code in codes.items() if code} | up
+
+    def failed_program(self, probing: Probing | None) -> Crash | None:
+        """Return a training program of the command that failed while another one continues, if any."""
+        if len(self.programs.known) < 2:
+            return None
+        failed = failed_beside(self._ends(probing, None))
+        if failed is None:
+            return None
+        time = steady.wall(failed.ended_at) if failed.ended_at is not None else None
+        return Crash(failed.rank, failed.pid, failed.code, step=failed.step, time=time)
 
     @property
     def exit_codes(self) -> dict[int, int]:

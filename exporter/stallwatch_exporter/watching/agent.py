@@ -292,6 +292,7 @@ class Agent:
         with self._guarded("reading the probe's records"):
             self.end_evidence.look(now)
             self._read_ranks(now)
+            self._diagnoser.failed_program = self.end_evidence.failed_program(self._probing)
         with self._guarded("joining the other hosts"):
             self._join()
         with self._guarded("checking the checkpoints"):

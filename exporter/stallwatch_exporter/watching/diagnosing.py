@@ -11,7 +11,7 @@ from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
-from stallwatch_rules.endings import Ending, ExitedRank
+from stallwatch_rules.endings import Crash, Ending, ExitedRank
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -46,6 +46,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
         self.left: list[ExitedRank] = []  #: ranks that ended by themselves before other ranks
+        self.failed_program: Crash | None = None  #: program that failed while another one continues
         self._launching = False  # true if the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0
@@ -94,6 +95,7 @@ class Diagnoser:
             memory=self._memory.now() if ending is None else ending.memory,
             left=self.left,
             elsewhere=ranks_elsewhere(self.stacks),
+            failed_program=self.failed_program,
         )
         if ending is None:
             catalogue = self._reading.catalogue

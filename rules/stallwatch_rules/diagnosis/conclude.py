@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from statistics import median
 
 from msgspec.structs import replace
@@ -31,7 +30,7 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import ranks_held_up, with_place
 from stallwatch_rules.diagnosis.unrelated import without_foreign_exceptions, without_helpers
 from stallwatch_rules.diagnosis.verdict import means_stall, stopped_while_others_continued, verdict_of
-from stallwatch_rules.endings import ExitedRank
+from stallwatch_rules.endings import Crash, ExitedRank
 from stallwatch_rules.failures.flight import reporting, watchdog_positions
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
 from stallwatch_rules.judgements.standstill import stopped_late
@@ -160,12 +159,11 @@ def _snapshot(
     )
     if context.crash is not None:
         every = round(median(each.span for each in lead.intervals)) if lead and lead.intervals else 1
-        survived_at = partial(context.crash.survived_at, last=tracker.last_step, every=every)
         matched = [
-            replace(finding, followed=0) if finding.last and survived_at(finding.last.step) else finding
+            replace(finding, followed=0) if _is_of_crash(finding, context.crash, streams, every) else finding
             for finding in matched
         ]
-        exceptions = exceptions.with_crash(survived_at)
+        exceptions = exceptions.with_crash(context.crash, every)
     by_hand = _by_hand(matched, exceptions, context)
     complete = complete and (tracker.surely_finished or not by_hand)
     clock = read_clock(
@@ -204,6 +202,14 @@ def _snapshot(
         streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts
     )
     return run, Assessment(tuple(matched), exceptions, facts)
+
+
+def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: int) -> bool:
+    """Return whether a finding is about the failure of a process. Other processes may have continued."""
+    return any(
+        crash.is_at(hits.last.step, streams[key].when(hits.last.line), every)
+        for key, hits in finding.hits.items()
+    )
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:

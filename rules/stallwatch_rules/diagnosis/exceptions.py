@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, steps_after
+from stallwatch_rules.endings import Crash
 from stallwatch_rules.failures.raised import (
     CountedException,
     ExceptionChain,
@@ -145,14 +146,15 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         return replace(self, unknown=unknown)
 
-    def with_crash(self, survived_at: Callable[[int | None], bool]) -> Exceptions:
-        """Return the exceptions, and mark those as fatal that ended a process that other processes survived.
+    def with_crash(self, crash: Crash, every: int) -> Exceptions:
+        """Return the exceptions, and mark those as fatal that ended a process, even if others continued.
 
-        `survived_at` returns whether such a process failed at about this step.
+        `every` is the number of steps between two steps in the log.
         """
         unknown = [
             replace(exception, fatal=True, followed=0)
-            if survived_at(exception.seen.last.mark.step) and exception.seen.last.kind == "failure"
+            if exception.seen.last.kind == "failure"
+            and crash.is_at(exception.seen.last.mark.step, exception.time, every)
             else exception
             for exception in self.unknown
         ]

@@ -37,6 +37,8 @@ class RunContext(msgspec.Struct, frozen=True):
     silent: Collection[int] = ()  #: ranks with empty logs
     sources: Mapping[str, str] = {}  #: source → host in the source's name
     ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
+    #: a program of the run that failed while another program of the run continues, if the run has not ended
+    failed_program: Crash | None = None
 
     @property
     def kind(self) -> str:
@@ -55,8 +57,8 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0, or ``None`` if there is none."""
-        return self.ending.crash if self.ending is not None else None
+        """The process that failed although the command returned 0 or continues, or ``None``."""
+        return self.ending.crash if self.ending is not None else self.failed_program
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -20,9 +20,7 @@ DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parent
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 # Conditions and kinds of activity that a title states beside the location.
-_IN_TITLE = frozenset(
-    ("stopped", "blocked", "busy", "lock", "debugger", "network", "process", "thread", "input")
-)
+_IN_TITLE = frozenset(("stopped", "blocked", "busy", "lock", "debugger", "network", "process", "input"))
 
 
 def sentence(stacks: StallStacks) -> Text:

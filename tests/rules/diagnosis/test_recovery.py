@@ -59,6 +59,35 @@ def test_steps_of_another_program_prove_no_recovery(
 
 
 @pytest.mark.parametrize(
+    ("step", "time", "every", "expected"),
+    [
+        (104, None, 1, True),
+        (120, None, 1, False),
+        (120, None, 50, True),
+        (None, None, 1, False),
+        (150, 990.0, 1, True),  # the other program is ahead
+        (150, 900.0, 1, False),  # an earlier failure, which the program handled
+        (150, 1010.0, 1, False),
+    ],
+)
+def test_failure_that_ended_a_program_is_near_its_end(
+    step: int | None, time: float | None, every: int, expected: bool
+) -> None:
+    assert Crash(0, 7, 1, step=100, time=1000.0).is_at(step, time, every) is expected
+
+
+def test_failure_of_one_program_is_fatal_while_another_one_continues(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("out").feed("\n".join([*STEPS[:11], NAMED, *STEPS[11:29]]).encode() + b"\n"))
+    assert [finding.harm for finding in reading.diagnose(now=1e9).findings] == ["harmless"]
+    crash = Crash(0, 4711, 1, step=10)
+    found = reading.diagnose(now=1e9, failed_program=crash)
+    assert [finding.harm for finding in found.findings] == ["fatal"]
+
+
+@pytest.mark.parametrize(
     ("lines", "note"),
     [
         ([*STEPS[:-1], NAMED, STEPS[-1]], "1 step followed."),
