@@ -69,8 +69,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     started_at: float
     updated_at: float
     ended_at: float | None = None
-    #: Address of the metrics on the agent's host, such as "http://127.0.0.1:19400/metrics".
-    endpoint: str | None = None
+    endpoint: str | None = None  #: local address of the metrics, such as "http://127.0.0.1:19400/metrics"
     everywhere: bool = False  #: True if the endpoint listens on all addresses of the host
     state: State = "starting"
     ending: Ending | None = None
