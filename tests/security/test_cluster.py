@@ -235,7 +235,8 @@ def test_reply_of_an_impostor_coordinator_is_rejected(two: Cluster) -> None:
     assert reply is not None and reply.coordinator == "agent1"
     assert second.notes == [
         f"127.0.0.1:{two.port} does not accept the reports of this host:"
-        " its response is not signed with the secret of the run"
+        " its response is not signed with the secret of the run,"
+        " so a different program might use this port"
     ]
 
 

@@ -46,8 +46,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, which shares the clock and the NFS cache. The limit covers the
-#: time for which a disk can hang.
+#: The same limit for an agent on this host, which shares the clock and the NFS cache. A disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5

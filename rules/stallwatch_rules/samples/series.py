@@ -59,13 +59,10 @@ ROWS = "series rows"  #: prefix of the names of series whose lines have no word 
 #: might be unrelated to training.
 WEAK = f"{ROWS} alone"
 
-#: Prefixes of the names of series that are used as the steps of the run if no other series counts steps.
-COARSE = (ROUNDS, ROWS)
+COARSE = (ROUNDS, ROWS)  #: prefixes of the names of series that count steps only if no other series does
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
 _MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
-
-# Maximum number of stored hashes of rejected templates, and of templates that occurred only once.
-_MOST_NONE = 1024
+_MOST_NONE = 1024  # maximum number of hashes of rejected templates, and of templates that occurred once
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
 
@@ -88,8 +85,7 @@ _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")
 _FAILS = lazy(
     r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
 )
-# A comment, or an assignment to a key of a configuration, as in "train.train_iter=5".
-_SETTING = lazy(r"\s*(?:#|[A-Za-z_]\w*(?:\.\w+)+\s?=)")
+_SETTING = lazy(r"\s*(?:#|[A-Za-z_]\w*(?:\.\w+)+\s?=)")  # a comment or a setting, as in "train.iter=5"
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # scores in tables for human readers have fewer decimals
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
