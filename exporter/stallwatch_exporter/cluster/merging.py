@@ -22,7 +22,6 @@ from stallwatch_exporter.watching.episodes import (
     is_over,
 )
 from stallwatch_exporter.watching.incidents import DRIFTING, by_wall_clock
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
@@ -308,7 +307,7 @@ class RunEpisodes(Episodes):
             is_same_stall = not going.isdisjoint({reported.id, *reported.aliases})
             folded.stacks = _surer(before, now, is_same_stall)
         stacks = folded.stacks
-        if stacks is not None and stacks.odd and folded.rule in STANDSTILLS:
+        if stacks is not None and stacks.odd and folded.is_standstill:
             folded.rank = stacks.odd[0]
             lost = (
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host

@@ -170,3 +170,21 @@ def test_rendezvous_lost_after_training_is_not_a_wrong_address(
     assert str(found.primary.fixes[0]).startswith(advice)
     addresses = [fix for fix in map(str, found.primary.fixes) if "getent" in fix]
     assert len(addresses) == (not before)
+
+
+def test_attempts_of_a_later_start_in_the_same_folder_count_anew(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    def timed(hour: int, text: str) -> str:
+        return "".join(f"2026-11-20 {hour}:00:00 {line}\n" for line in text.splitlines())
+
+    reading = RunReading(catalogue, matcher)
+    for run, attempt, text in (
+        ("none_aaaaaaaa", 0, timed(10, steps(1, 21)) + UNKNOWN),
+        ("none_aaaaaaaa", 1, timed(11, steps(20, 60))),
+        ("none_bbbbbbbb", 0, timed(12, steps(1, 9)) + KNOWN),
+    ):
+        lines = LineReader(f"logs/{run}/attempt_{attempt}/0/stderr.log", 0).feed(text.encode())
+        reading.feed(lines)
+    found = rendered(reading.diagnose(), "en")
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
