@@ -53,6 +53,8 @@ class AbsentHosts:
         up = [agent for agent in agents if agent.host not in missed.gone]
         reporting = {agent.host for agent in up}
         self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
+        if all(agent.report.ending is not None for agent in up):
+            return  # no host waits or continues, and `end` closes the incidents
         # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.
         if all(agent.report.ending is None for agent in agents) and any(_trains(agent, now) for agent in up):
             # If the host's own incident is open, its end already reports that the host is gone.

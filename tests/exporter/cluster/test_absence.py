@@ -272,3 +272,32 @@ def test_outage_of_the_coordinator_ends_no_warning() -> None:
     run.passes(40)
     run.passes(20, "n1", "n3")
     assert [(item.rule, item.status) for item in run.chat.got] == [("host-gone", "open")]
+
+
+@pytest.mark.parametrize(
+    ("ending", "resolution"),
+    [
+        (Ending("finished", 0), "run-finished"),
+        (Ending("interrupted", 130, "SIGINT"), "run-stopped"),
+        (Ending("failed", 1), "run-failed"),
+    ],
+)
+def test_warning_about_missing_hosts_ends_once_with_the_run(ending: Ending, resolution: str) -> None:
+    run = Run("n1", step=None, phase="init", started_age=400.0)
+    run.passes(20, "n1")
+    run.hosts["n1"].facts["ending"] = ending
+    run.passes(1, "n1")
+    run.passes(20)
+    assert [(item.rule, item.status, item.resolution) for item in run.chat.got] == [
+        ("host-missing", "open", ""),
+        ("host-missing", "resolved", resolution),
+    ]
+
+
+def test_hosts_are_not_missed_after_the_end_of_the_run() -> None:
+    run = Run("n1", step=None, phase="init", started_age=200.0)
+    run.passes(20, "n1")
+    run.hosts["n1"].facts |= {"ending": Ending("failed", 1), "started_age": 400.0}
+    run.passes(1, "n1")
+    run.passes(20)
+    assert not run.chat.got
