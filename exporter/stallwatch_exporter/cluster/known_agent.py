@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from stallwatch_exporter.cluster.wire import BEAT_SECONDS, SILENT_BEATS, AgentReport, is_quiet
 from stallwatch_exporter.incident import Incident
@@ -28,6 +29,7 @@ class KnownAgent:
 
         # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
+        self.answered_hosts: Mapping[str, str] = {}  #: hosts in the last reply, and their ranks
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 

@@ -301,3 +301,36 @@ def test_hosts_are_not_missed_after_the_end_of_the_run() -> None:
     run.passes(1, "n1")
     run.passes(20)
     assert not run.chat.got
+
+
+def test_coordinator_leaves_when_no_successor_would_miss_the_ended_hosts() -> None:
+    """The command ends on n1, which then leaves, and fails on n2 and n3 because they lost n1."""
+    run = Run("n1", "n2", "n3")
+    replies = {}
+    for _ in range(3):
+        for name in run.hosts:
+            replies[name] = run.passes(1, name)
+    run.hosts["n1"].facts["ending"] = Ending("finished", 0)
+    run.passes(1, "n1")
+    for name in ("n2", "n3"):
+        assert run.coordinator.is_settled and not run.coordinator.is_known
+        replies[name] = run.passes(1, name)
+    assert run.coordinator.is_known
+    run.coordinator = Coordinator([run.chat], name="n2-1", clock=run.clock, wall=run.clock.wall)
+    for name in ("n2", "n3"):
+        reply = replies[name]
+        assert reply is not None
+        run.hosts[name].facts["hosts"] = reply.hosts
+    run.passes(100, "n2", "n3")
+    run.fails("n2", "n3")
+    run.passes(20)
+    assert [(item.rule, item.hosts) for item in run.chat.got] == [("peer-closed", ["n2", "n3"])]
+
+
+def test_coordinator_does_not_wait_for_silent_hosts_to_learn_of_an_end() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(1, *run.hosts)
+    run.passes(40, "n1", "n3")
+    run.hosts["n1"].facts["ending"] = Ending("finished", 0)
+    run.passes(2, "n1", "n3")
+    assert run.coordinator.is_known
