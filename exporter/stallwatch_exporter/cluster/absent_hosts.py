@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, Incident
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Primary
+from stallwatch_rules.stacks.spans import ranks_in
 
 #: Seconds without a report after which users are notified of a host, although the other hosts continue.
 GONE_SECONDS = 60.0
@@ -37,9 +38,20 @@ class AbsentHosts:
         self._wall = wall
         self._book: IncidentManager | None = None
         self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
+        self._ranks: dict[str, Collection[int]] = {}  # last known ranks of these hosts
 
-    def look(self, agents: Collection[KnownAgent], missed: Absence, ledger: Iterable[Incident]) -> None:
-        """Update the incidents. `ledger` contains the incidents that were reported to users."""
+    def look(
+        self,
+        agents: Collection[KnownAgent],
+        missed: Absence,
+        ledger: Collection[Incident],
+        ranks: Mapping[str, str],
+    ) -> None:
+        """Update the incidents.
+
+        `ledger` contains the incidents that were reported to users, and `ranks` the folded ranks of each host
+        of the run, including the hosts that no longer report.
+        """
         if not agents:
             return
         now, wall = self._clock(), self._wall()
@@ -51,8 +63,12 @@ class AbsentHosts:
                 self._gone |= adopted.gone_hosts
                 self._changed(adopted)
         up = [agent for agent in agents if agent.host not in missed.gone]
+        self._ranks |= {host: ranks_in(ranks[host]) for host in self._gone.keys() & ranks.keys()}
+        taken = {rank for agent in up for rank in agent.ranks}
         reporting = {agent.host for agent in up}
+        reporting |= {host for host, each in self._ranks.items() if not taken.isdisjoint(each)}  # replaced
         self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
+        self._ranks = {host: each for host, each in self._ranks.items() if host in self._gone}
         if all(agent.report.ending is not None for agent in up):
             return  # no host waits or continues, and `end` closes the incidents
         # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.

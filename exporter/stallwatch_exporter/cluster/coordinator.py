@@ -161,8 +161,9 @@ class Coordinator:
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._close_orphans(now)
-            missed = self._absence()
-            self._absent_hosts.look(self._up(), missed, self._ledger.values())
+            self._drop_replaced()
+            missed, ranks = self._absence(), self._ranks(self._agents.values())
+            self._absent_hosts.look(self._up(), missed, self._ledger.values(), ranks)
             up = [agent for agent in self._up() if agent.host not in missed.gone]
             if up and all(agent.report.ending is not None for agent in up):
                 endings = [agent.report.ending for agent in up if agent.report.ending]
@@ -268,8 +269,8 @@ class Coordinator:
 
         One of these agents becomes the next coordinator. Every agent must know the open incidents, the
         failures that could affect other hosts later, and the incidents that include its own incidents.
-        Otherwise, these incidents would be reported again. Every agent must also know which hosts have ended.
-        Otherwise, these hosts would count as lost.
+        Otherwise, these incidents would be reported again. Every agent must also know which hosts have ended
+        or were replaced. Otherwise, these hosts would count as lost.
         """
         with self._lock:
             now = self._clock()
@@ -440,8 +441,8 @@ class Coordinator:
         return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
     def _going(self) -> dict[str, str]:
-        """Return the folded ranks for each host that has not ended."""
-        return self._ranks(agent for agent in self._agents.values() if agent.report.ending is None)
+        """Return the folded ranks for each host that has not ended, and that no other host has replaced."""
+        return self._ranks(agent for agent in self._up() if agent.report.ending is None)
 
     def _silent(self, now: float) -> list[str]:
         silent = {agent.host for agent in self._up() if agent.is_silent(now)}
@@ -457,6 +458,13 @@ class Coordinator:
         for host in hosts.keys() - present:
             if len(self._absent) < _MOST_ABSENT:
                 self._absent.setdefault(host, (hosts[host], now))
+
+    def _drop_replaced(self) -> None:
+        """Remove absent hosts if other hosts now have their ranks."""
+        taken = {rank for agent in self._agents.values() for rank in agent.ranks} if self._absent else set()
+        for host, (ranks, _) in list(self._absent.items()):
+            if not taken.isdisjoint(ranks_in(ranks)):
+                del self._absent[host]
 
     def _up(self) -> list[KnownAgent]:
         """Return the agents. If several agents claim the same rank, return only the newest agent."""

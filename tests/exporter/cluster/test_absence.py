@@ -265,6 +265,49 @@ def test_replaced_host_is_not_missed() -> None:
     assert [(item.kind, item.rule) for item in run.chat.got] == [("ended", "peer-closed")]
 
 
+def test_warning_about_a_host_ends_when_another_host_replaces_it() -> None:
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0  # n4 has the ranks of n2
+    run.passes(30, "n1", "n2", "n3")
+    run.passes(100, "n1", "n3")
+    run.passes(1000, "n1", "n3", "n4")
+    assert [(item.rule, item.status, item.resolution) for item in run.chat.got] == [
+        ("host-gone", "open", ""),
+        ("host-gone", "resolved", "recovered"),
+    ]
+
+
+@pytest.mark.parametrize("gone", [100, 1000])
+def test_replaced_host_is_recognized_after_a_takeover(gone: float) -> None:
+    """A new coordinator, or one that has forgotten the agent of n2, still knows the ranks of n2."""
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0
+    run.passes(30, "n1", "n2", "n3")
+    reply = run.passes(gone, "n1", "n3")
+    assert reply is not None
+    if gone == 100:
+        run.coordinator = Coordinator([run.chat], name="n3-1", clock=run.clock, wall=run.clock.wall)
+        for name in ("n1", "n3"):
+            run.hosts[name].facts |= {"ledger": reply.ledger, "hosts": reply.hosts}
+        run.passes(60, "n1", "n3")
+    assert [item.status for item in run.chat.got] == ["open"]
+    run.passes(200, "n1", "n3", "n4")
+    assert [item.status for item in run.chat.got] == ["open", "resolved"]
+
+
+def test_new_coordinator_does_not_miss_a_replaced_host() -> None:
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0
+    run.passes(30, "n1", "n2", "n3")
+    reply = run.passes(30, "n1", "n3", "n4")
+    assert reply is not None and sorted(reply.hosts) == ["n1", "n3", "n4"]
+    run.coordinator = Coordinator([run.chat], name="n3-1", clock=run.clock, wall=run.clock.wall)
+    run.hosts["n1"].facts["hosts"] = {**reply.hosts, "n2": "1"}  # of an earlier reply
+    run.hosts["n3"].facts["hosts"] = reply.hosts
+    run.passes(200, "n1", "n3", "n4")
+    assert not run.chat.got
+
+
 def test_outage_of_the_coordinator_ends_no_warning() -> None:
     run = Run("n1", "n2", "n3")
     run.passes(30, *run.hosts)
