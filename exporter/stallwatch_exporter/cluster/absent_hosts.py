@@ -39,6 +39,7 @@ class AbsentHosts:
         self._book: IncidentManager | None = None
         self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
         self._ranks: dict[str, Collection[int]] = {}  # last known ranks of these hosts
+        self._reported: set[str] = set()  # hosts whose own incidents report that the hosts are gone
 
     def look(
         self,
@@ -73,10 +74,13 @@ class AbsentHosts:
             return  # no host waits or continues, and `end` closes the incidents
         # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.
         if all(agent.report.ending is None for agent in agents) and any(_trains(agent, now) for agent in up):
-            # If the host's own incident is open, its end already reports that the host is gone.
-            reported = {agent.host for agent in agents if any(map(_is_open, agent.report.incidents))}
             lost = {host: at for host, at in missed.gone.items() if wall - at > GONE_SECONDS}
-            self._gone = {host: at for host, at in lost.items() if host not in reported} | self._gone
+            # The end of a host's own incident already reports that the host is gone. This is decided once,
+            # because that incident is only known for a while after its end.
+            new = [agent for agent in agents if agent.host in lost.keys() - self._gone.keys()]
+            self._reported |= {agent.host for agent in new if _has_own_incident(agent, ledger)}
+            self._reported &= lost.keys()
+            self._gone = {host: at for host, at in lost.items() if host not in self._reported} | self._gone
         step = max((agent.report.step for agent in up if agent.report.step is not None), default=None)
         self._set(HOST_GONE, host_gone(self._gone) if self._gone else None, step)
         waited = now - min(agent.at - agent.report.started_age for agent in agents)
@@ -110,8 +114,14 @@ class AbsentHosts:
         self._change(msgspec.structs.replace(trouble, id=qualified(RUN, trouble), host=host))
 
 
-def _is_open(incident: Incident) -> bool:
-    return incident.status == "open"
+def _has_own_incident(agent: KnownAgent, ledger: Iterable[Incident]) -> bool:
+    """Return whether the agent reported an open, critical incident that no other host shares."""
+    own = {
+        qualified(agent.report.agent, incident)
+        for incident in agent.report.incidents
+        if incident.status == "open" and incident.severity == "critical"
+    }
+    return not own.issubset(alias for known in ledger if len(known.hosts) > 1 for alias in known.aliases)
 
 
 def _trains(agent: KnownAgent, now: float) -> bool:

@@ -377,3 +377,25 @@ def test_coordinator_does_not_wait_for_silent_hosts_to_learn_of_an_end() -> None
     run.hosts["n1"].facts["ending"] = Ending("finished", 0)
     run.passes(2, "n1", "n3")
     assert run.coordinator.is_known
+
+
+@pytest.mark.parametrize(
+    ("severity", "sharing", "rules"),
+    [
+        ("critical", ["n2"], ["cuda-oom"]),  # the end of this incident reports that n2 is gone
+        ("critical", ["n1", "n2"], ["cuda-oom", "host-gone"]),
+        ("warning", ["n2"], ["cuda-oom", "host-gone"]),
+        ("warning", ["n1", "n2"], ["cuda-oom", "host-gone"]),
+    ],
+)
+def test_only_the_hosts_own_critical_incident_replaces_the_warning(
+    severity: str, sharing: list[str], rules: list[str]
+) -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(20, *run.hosts)
+    for name in sharing:
+        host = run.hosts[name]
+        host.has(incident(host.wall(), kind="finding", rule="cuda-oom", severity=severity))
+    run.passes(10, *run.hosts)
+    run.passes(1000, "n1", "n3")
+    assert sorted({event.rule for item in run.chat.got for event in item.history}) == rules
