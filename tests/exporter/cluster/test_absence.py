@@ -8,7 +8,8 @@ import pytest
 from clustercases import T0, Chat, Clock, Host, incident
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
-from stallwatch_exporter.cluster.merging import _explaining
+from stallwatch_exporter.cluster.known_agent import KnownAgent
+from stallwatch_exporter.cluster.merging import AWAITED_SECONDS, _explaining
 from stallwatch_exporter.cluster.wire import Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
@@ -399,3 +400,29 @@ def test_only_the_hosts_own_critical_incident_replaces_the_warning(
     run.passes(10, *run.hosts)
     run.passes(1000, "n1", "n3")
     assert sorted({event.rule for item in run.chat.got for event in item.history}) == rules
+
+
+def test_wait_for_the_reports_of_other_hosts_is_limited() -> None:
+    """The hosts fail one after the other, so after each failure, the next report of a host is awaited."""
+    run = Run(*(f"n{number}" for number in range(1, 41)))
+    run.passes(21, *run.hosts)
+    names, failed_at = list(run.hosts), run.clock.now
+    for second in range(60):
+        if second % 5 == 0:
+            run.fails(names[second // 5])
+        for name in names[second % 10 :: 10]:
+            run.coordinator.take(run.hosts[name].report())
+        run.passes(1)
+        if run.chat.got:
+            break
+    assert run.chat.got[0].rule == "peer-closed"
+    assert 13.0 < run.clock.now - failed_at <= AWAITED_SECONDS == 16.0
+
+
+@pytest.mark.parametrize(("quiet", "seconds"), [(0.0, 13.0), (28.0, 10.0), (30.0, 10.0)])
+def test_host_is_overdue_only_after_an_unusual_silence(quiet: float, seconds: float) -> None:
+    run = Run("n1", quiet=quiet)
+    run.coordinator.take(run.hosts["n1"].report())
+    (agent,) = run.coordinator._agents.values()
+    assert isinstance(agent, KnownAgent)
+    assert [agent.is_overdue(run.clock.now + late) for late in (seconds, seconds + 0.1)] == [False, True]
