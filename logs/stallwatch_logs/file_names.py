@@ -16,7 +16,6 @@ from stallwatch_rules.text.lazy import lazy
 _LOG = lazy(
     r"""(?: .*\.(?:log|txt|out|err|stdout|stderr|console|output)   # train.log, slurm-17.out
           | .*\.log[._-][\w.:-]+                                   # train.log.1, train.log.2026-11-20
-          | .*\.(?:txt|out|err)[._-]rank[._-]?\d+                  # detectron2 and fvcore: log.txt.rank1
           | .*\.[oe]\d+                                            # PBS and SGE: job.o12345
           | [\w-]*(?:log|metric|history)[\w-]*\.jsonl              # trainer_log.jsonl, but no data set
           | workerlog\.(?:n\d+\.c)?\d+                             # paddle.distributed.launch

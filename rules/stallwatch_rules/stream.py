@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Mapping
+from operator import itemgetter
 from types import MappingProxyType
 
 import msgspec
@@ -185,7 +187,8 @@ class StreamReading:
 
     def pause_after(self, line: Line) -> float | None:
         """Return the end of the first pause below a line of the source. The line was printed before it."""
-        return next((time for number, time in self._pauses if number > line.number), None)
+        at = bisect_right(self._pauses, line.number, key=itemgetter(0))
+        return self._pauses[at][1] if at < len(self._pauses) else None
 
     def when(self, line: Line | None) -> float | None:
         """Return the line's time, or ``None`` if the time was carried over from an earlier line."""

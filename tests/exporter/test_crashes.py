@@ -46,6 +46,7 @@ def trainer(pid: int, code: int, started: float, at: float, step: int) -> Proces
 
 RAYS = ProcessEnd(10, 0, code=-9, ended_at=101.0, probed=True, step=300, words=("ray::Learner.learn",))
 CHECK = ProcessEnd(9, code=1, ended_at=50.0, words=("python", "-c", "import flash_attn"))
+CONFIGURED = ProcessEnd(9, code=1, ended_at=50.0, words=("python", "train.py", "-c", "a.yaml"))
 DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
 
 
@@ -66,7 +67,7 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
         ([program(9, -9), program(8, 0)], OPEN, False),  # either of the two may have trained
         ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # more steps followed
         ([program(9, None)], DONE, True),
-        ([CHECK, program(8, 0, started=51)], Reached(), True),  # the script went on after the check
+        ([CHECK, program(8, 0, started=51)], Reached(), True),  # the script continued after the check
         ([trainer(8, 1, 10, 50, 99), trainer(9, 0, 50.9, 101, 300)], EARLY, False),  # one after the other
         # a Python program starts its trials and handles their failures
         ([rank(0, 1, at=50, step=99, started=10), rank(0, step=300, started=10)], EARLY, False),
@@ -114,6 +115,7 @@ def test_successful_ends_are_not_a_crash(ends: list[ProcessEnd], reached: Reache
         ([program(9, -9), program(8, 0)], EARLY, False, (None, -9, "process", 300)),
         ([program(9, 1), program(8, 0)], OPEN, True, (None, 1, "process", 300)),
         ([program(9, None)], EARLY, True, (None, None, "log", 300)),
+        ([CONFIGURED, program(8, 0, started=51)], Reached(), True, (None, 1, "process", None)),
         (
             [CHECK, program(8, 0, started=40)],
             Reached(),

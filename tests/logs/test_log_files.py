@@ -49,7 +49,6 @@ def test_folder_gives_its_logs_in_natural_order() -> None:
         "sub/attempt_0/1/stderr.log",
         "slurm-17.out",
         "train.log.1",
-        "log.txt.rank1",
         "job.e123",
     ):
         write(f"logs/{name}")
@@ -61,7 +60,6 @@ def test_folder_gives_its_logs_in_natural_order() -> None:
     assert problems == []
     assert [(file.name, file.rank) for file in files] == [
         ("logs/job.e123", None),
-        ("logs/log.txt.rank1", 1),
         ("logs/rank9.log", 9),
         ("logs/rank10.log", 10),
         ("logs/slurm-17.out", None),

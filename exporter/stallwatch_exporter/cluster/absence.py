@@ -20,6 +20,8 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.text.digest import fold_names
 
+#: Seconds after the last post of an agent until the next post is overdue, while the run makes progress.
+OVERDUE_SECONDS = BEAT_SECONDS + LATE_SECONDS
 _CONFIDENCE = 0.8
 
 
@@ -59,7 +61,7 @@ def absence(
         elif all(agent.report.ending is None and agent.at < newest_at for agent in each):
             is_awaited = True
     for host, since in absent.items():
-        if now - since > BEAT_SECONDS + LATE_SECONDS:
+        if now - since > OVERDUE_SECONDS:
             gone[host] = wall - now + since
         else:
             is_awaited = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, Incident
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Primary
+from stallwatch_rules.stacks.spans import ranks_in
 
 #: Seconds without a report after which users are notified of a host, although the other hosts continue.
 GONE_SECONDS = 60.0
@@ -37,9 +38,21 @@ class AbsentHosts:
         self._wall = wall
         self._book: IncidentManager | None = None
         self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
+        self._ranks: dict[str, Collection[int]] = {}  # last known ranks of these hosts
+        self._reported: set[str] = set()  # hosts whose own incidents report that the hosts are gone
 
-    def look(self, agents: Collection[KnownAgent], missed: Absence, ledger: Iterable[Incident]) -> None:
-        """Update the incidents. `ledger` contains the incidents that were reported to users."""
+    def look(
+        self,
+        agents: Collection[KnownAgent],
+        missed: Absence,
+        ledger: Collection[Incident],
+        ranks: Mapping[str, str],
+    ) -> None:
+        """Update the incidents.
+
+        `ledger` contains the incidents that were reported to users, and `ranks` the folded ranks of each host
+        of the run, including the hosts that no longer report.
+        """
         if not agents:
             return
         now, wall = self._clock(), self._wall()
@@ -51,14 +64,23 @@ class AbsentHosts:
                 self._gone |= adopted.gone_hosts
                 self._changed(adopted)
         up = [agent for agent in agents if agent.host not in missed.gone]
+        self._ranks |= {host: ranks_in(ranks[host]) for host in self._gone.keys() & ranks.keys()}
+        taken = {rank for agent in up for rank in agent.ranks}
         reporting = {agent.host for agent in up}
+        reporting |= {host for host, each in self._ranks.items() if not taken.isdisjoint(each)}  # replaced
         self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
+        self._ranks = {host: each for host, each in self._ranks.items() if host in self._gone}
+        if all(agent.report.ending is not None for agent in up):
+            return  # no host waits or continues, and `end` closes the incidents
         # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.
         if all(agent.report.ending is None for agent in agents) and any(_trains(agent, now) for agent in up):
-            # If the host's own incident is open, its end already reports that the host is gone.
-            reported = {agent.host for agent in agents if any(map(_is_open, agent.report.incidents))}
             lost = {host: at for host, at in missed.gone.items() if wall - at > GONE_SECONDS}
-            self._gone = {host: at for host, at in lost.items() if host not in reported} | self._gone
+            # The end of a host's own incident already reports that the host is gone. This is decided once,
+            # because that incident is only known for a while after its end.
+            new = [agent for agent in agents if agent.host in lost.keys() - self._gone.keys()]
+            self._reported |= {agent.host for agent in new if _has_own_incident(agent, ledger)}
+            self._reported &= lost.keys()
+            self._gone = {host: at for host, at in lost.items() if host not in self._reported} | self._gone
         step = max((agent.report.step for agent in up if agent.report.step is not None), default=None)
         self._set(HOST_GONE, host_gone(self._gone) if self._gone else None, step)
         waited = now - min(agent.at - agent.report.started_age for agent in agents)
@@ -92,8 +114,14 @@ class AbsentHosts:
         self._change(msgspec.structs.replace(trouble, id=qualified(RUN, trouble), host=host))
 
 
-def _is_open(incident: Incident) -> bool:
-    return incident.status == "open"
+def _has_own_incident(agent: KnownAgent, ledger: Iterable[Incident]) -> bool:
+    """Return whether the agent reported an open, critical incident that no other host shares."""
+    own = {
+        qualified(agent.report.agent, incident)
+        for incident in agent.report.incidents
+        if incident.status == "open" and incident.severity == "critical"
+    }
+    return not own.issubset(alias for known in ledger if len(known.hosts) > 1 for alias in known.aliases)
 
 
 def _trains(agent: KnownAgent, now: float) -> bool:

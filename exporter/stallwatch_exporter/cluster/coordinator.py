@@ -161,8 +161,9 @@ class Coordinator:
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._close_orphans(now)
-            missed = self._absence()
-            self._absent_hosts.look(self._up(), missed, self._ledger.values())
+            self._drop_replaced()
+            missed, ranks = self._absence(), self._ranks(self._agents.values())
+            self._absent_hosts.look(self._up(), missed, self._ledger.values(), ranks)
             up = [agent for agent in self._up() if agent.host not in missed.gone]
             if up and all(agent.report.ending is not None for agent in up):
                 endings = [agent.report.ending for agent in up if agent.report.ending]
@@ -264,16 +265,19 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the other running agents know all incidents that they might otherwise report again.
+        """Return whether the other running agents know everything that they need to continue.
 
         One of these agents becomes the next coordinator. Every agent must know the open incidents, the
         failures that could affect other hosts later, and the incidents that include its own incidents.
+        Otherwise, these incidents would be reported again. Every agent must also know which hosts have ended
+        or were replaced. Otherwise, these hosts would count as lost.
         """
         with self._lock:
             now = self._clock()
             others = [each for each in self._agents.values() if each.report.agent != self.name]
             up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
-            return all(
+            ended = {each.host for each in self._agents.values()} - self._going().keys()
+            return all(ended.isdisjoint(each.answered_hosts) for each in up) and all(
                 (incident.id, incident.status) in each.answered
                 for each in up
                 for incident in self._ledger.values()
@@ -436,6 +440,10 @@ class Coordinator:
         absent = {host: ranks for host, (ranks, _) in self._absent.items()}
         return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
+    def _going(self) -> dict[str, str]:
+        """Return the folded ranks for each host that has not ended, and that no other host has replaced."""
+        return self._ranks(agent for agent in self._up() if agent.report.ending is None)
+
     def _silent(self, now: float) -> list[str]:
         silent = {agent.host for agent in self._up() if agent.is_silent(now)}
         beat = min((agent.beat for agent in self._agents.values()), default=BEAT_SECONDS)
@@ -450,6 +458,13 @@ class Coordinator:
         for host in hosts.keys() - present:
             if len(self._absent) < _MOST_ABSENT:
                 self._absent.setdefault(host, (hosts[host], now))
+
+    def _drop_replaced(self) -> None:
+        """Remove absent hosts if other hosts now have their ranks."""
+        taken = {rank for agent in self._agents.values() for rank in agent.ranks} if self._absent else set()
+        for host, (ranks, _) in list(self._absent.items()):
+            if not taken.isdisjoint(ranks_in(ranks)):
+                del self._absent[host]
 
     def _up(self) -> list[KnownAgent]:
         """Return the agents. If several agents claim the same rank, return only the newest agent."""
@@ -510,7 +525,7 @@ class Coordinator:
     def _reply(self, agent: KnownAgent, now: float) -> Reply:
         shared = self._shared
         if shared is None or now - self._shared_at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
-            hosts = self._ranks(each for each in self._agents.values() if each.report.ending is None)
+            hosts = self._going()
             for host, (_, since) in self._absent.items():
                 if now - since >= _FORGET_SECONDS:
                     del hosts[host]
@@ -529,6 +544,7 @@ class Coordinator:
             )
             self._shared, self._shared_at, self._members_digest = shared, now, digest_of(members)
         agent.answered = frozenset((incident.id, incident.status) for incident in self._ledger.values())
+        agent.answered_hosts = shared.hosts
         return msgspec.structs.replace(
             shared,
             acknowledged={agent.report.agent: agent.report.number},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from stallwatch_exporter.cluster.wire import BEAT_SECONDS, SILENT_BEATS, AgentReport, is_quiet
 from stallwatch_exporter.incident import Incident
@@ -10,7 +11,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 LEAST_SILENT, MOST_SILENT = 5.0, 10.0  #: minimum and maximum seconds until a host counts as silent
-#: Seconds after which a post is overdue. An agent that is still there posts earlier, even on a busy host.
+#: Seconds by which a post can be late. An agent that is still there posts earlier, even on a busy host.
 LATE_SECONDS = 3.0
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 
@@ -28,6 +29,7 @@ class KnownAgent:
 
         # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
+        self.answered_hosts: Mapping[str, str] = {}  #: hosts in the last reply, and their ranks
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -64,10 +66,11 @@ class KnownAgent:
     def is_overdue(self, now: float) -> bool:
         """Return whether the agent missed its next post, although it did not report the end of its command.
 
-        An agent is overdue earlier than it is silent. This matters only after the run has failed on other
-        hosts, because no agent then waits for another post.
+        While the run makes progress, an agent is overdue earlier than it is silent. This matters only after
+        the run has failed on other hosts, because no agent then waits for another post.
         """
-        return self.report.ending is None and now - self.at > self.beat + LATE_SECONDS
+        limit = max(self.beat + LATE_SECONDS, MOST_SILENT)
+        return self.report.ending is None and now - self.at > limit
 
     def stacks(self, now: float) -> StallStacks | None:
         """Return the agent's newest stack snapshot if it belongs to the current quiet period."""

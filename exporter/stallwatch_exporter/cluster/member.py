@@ -18,6 +18,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.merging import (
+    AWAITED_SECONDS,
     KEPT_SECONDS,
     in_brief,
     joined_ledgers,
@@ -278,7 +279,7 @@ class Member:
                 # Otherwise, the next coordinator would notify users again.
                 end = began + timeout + BEAT_SECONDS
             elif self._is_waiting():
-                end = began + timeout + BEAT_SECONDS
+                end = began + timeout + AWAITED_SECONDS
             time.sleep(LOOK_SECONDS)
         self._closing = True
         self._wake.set()

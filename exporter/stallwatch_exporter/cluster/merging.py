@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from stallwatch_exporter.cluster.absence import Absence, cause_of
+from stallwatch_exporter.cluster.absence import OVERDUE_SECONDS, Absence, cause_of
 from stallwatch_exporter.incident import HOST_GONE, RANKS, Incident
 from stallwatch_exporter.watching.episodes import (
     Episode,
@@ -22,12 +22,13 @@ from stallwatch_exporter.watching.episodes import (
     is_over,
 )
 from stallwatch_exporter.watching.incidents import DRIFTING, by_wall_clock
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 #: Seconds that a new incident waits for reports of the other hosts.
 GATHER_SECONDS = 3.0
+#: Maximum seconds for which a failed run waits for the next reports of hosts that might be gone.
+AWAITED_SECONDS = OVERDUE_SECONDS + GATHER_SECONDS
 #: Maximum seconds until a crash on one host affects the last of the other hosts. The timeouts of launchers
 #: cause this delay.
 LATE_SECONDS = 120.0
@@ -163,6 +164,8 @@ class RunEpisodes(Episodes):
             self._known.pop(trouble.id, None)
         super().take(trouble)
         known, episode = self._known.get(trouble.id), self._of(trouble)
+        if episode is not None and episode.failed_at is None and trouble.kind == "ended":
+            episode.failed_at = self._clock()
         if known is not None and episode is not None:
             episode.troubles.pop(known.id, None)
             self._recognise(episode, known)
@@ -214,13 +217,16 @@ class RunEpisodes(Episodes):
 
         It can be reported if it was reported before, or if all hosts have replied or had enough time to
         reply since the newest incident arrived. If all known failures only show that peers were lost, the
-        next report of each host is awaited, because a host that does not report is the cause.
+        next report of each host is awaited, because a host that does not report is the cause. This wait is
+        limited, because each host on which the run fails later prolongs it.
         """
         if self._is_complete():
             return True
-        if _only_of_peers(episode) and self._is_awaited():
+        now = self._clock()
+        waited = now - episode.failed_at if episode.failed_at is not None else 0.0
+        if _only_of_peers(episode) and waited < AWAITED_SECONDS and self._is_awaited():
             return False
-        return episode.reported is not None or self._clock() - episode.began >= GATHER_SECONDS
+        return episode.reported is not None or now - episode.began >= GATHER_SECONDS
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
         """Return whether the incident has changed enough to be reported."""
@@ -308,7 +314,7 @@ class RunEpisodes(Episodes):
             is_same_stall = not going.isdisjoint({reported.id, *reported.aliases})
             folded.stacks = _surer(before, now, is_same_stall)
         stacks = folded.stacks
-        if stacks is not None and stacks.odd and folded.rule in STANDSTILLS:
+        if stacks is not None and stacks.odd and folded.is_standstill:
             folded.rank = stacks.odd[0]
             lost = (
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host

@@ -44,6 +44,9 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 # Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
+# Minimum seconds from the last record of a lost host to the failure of the others. Launchers wait up to 30 s
+# for their ranks to end, and agents write their records every 5 s.
+_LOST_BEFORE_SECONDS = 35.0
 _OVERDUE_SECONDS = 60.0  # maximum age of an agent's record; agents write their records every 5 s
 #: Notes that are superfluous if the lost host is the cause.
 _ABOUT_LOST = ("diagnosis.absent-ranks", "diagnosis.hosts-unheard", "diagnosis.first-host")
@@ -204,6 +207,10 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
     notes = [*_host_notes(first, parts, merged), *(note for part in parts for note in part.lacking)]
     absences = [each for each in merged if each.kind == "ended" and each.rule in (HOST_GONE, HOST_MISSING)]
     others = [each for each in merged if each not in absences]
+    started_at = first.info.started_at if first.info is not None else -math.inf
+    if ending is not None and ending.failed is False:
+        absences = []
+    absences = [each for each in absences if each.updated_at >= started_at]  # of this start
     elsewhere = [each for each in others if each.outlasted and each.host and each.host not in hosts]
     causes = [
         incident
@@ -211,7 +218,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         if (primary := incident.primary) is not None and (primary.role, primary.harm) == ("cause", "fatal")
     ]
     failed_at = when(first) if first.ending is not None and first.ending.failed else -math.inf
-    lost = [part for part in parts if _is_lost(part) and when(part) < failed_at]
+    lost = [part for part in parts if _is_lost(part) and when(part) < failed_at - _LOST_BEFORE_SECONDS]
     holders = [part for part in parts if stall is not None and part.stall is stall]
     unheard = [part.unheard for part in parts if part.unheard is not None]
     steps = [part.info.step or 0 for part in parts if part.info is not None and part.ending is not None]

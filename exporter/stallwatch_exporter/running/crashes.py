@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Literal
 
 import msgspec
@@ -44,6 +45,12 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     started: float | None = None  #: time when the process was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
     program: bool = False  #: true if a shell or a launcher started the process, not another Python program
+
+    @property
+    def is_check(self) -> bool:
+        """True if the program is code on the command line (``python -c``), and not a process of one."""
+        options = takewhile(lambda word: word.startswith("-"), self.words[1:])
+        return "-c" in options and not any("multiprocessing" in word for word in self.words)
 
     @property
     def fate(self) -> Fate:
@@ -188,7 +195,7 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
         if other is not process
     ):
         return True  # a script ends its remaining processes after a rank has finished
-    if "-c" in process.words[:4] and process.ended_at is not None:
+    if process.is_check and process.ended_at is not None:
         # A script checks the machine with `python -c`, and continues if the check fails.
         later = [other for other in others if other.started is not None and other.started >= process.ended_at]
         if any(other.fate == "well" for other in later):

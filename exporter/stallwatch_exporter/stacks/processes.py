@@ -69,13 +69,13 @@ def processor_seconds(pid: int) -> float | None:
     """Return how many seconds the main thread has run, or has been ready to run, on a processor.
 
     On an overloaded machine, a thread that computes waits for a processor for most of the time. The kernel
-    counts this time (Documentation/scheduler/sched-stats.rst, ``schedstat``) unless it was built without this
-    option. In that case, the result is the processor time alone (proc_pid_stat(5)). The result is ``None`` if
+    counts this time (Documentation/scheduler/sched-stats.rst, ``schedstat``) unless this option is missing or
+    off. In that case, the result is the processor time alone (proc_pid_stat(5)). The result is ``None`` if
     the process has ended.
     """
     thread = PROC / str(pid) / "task" / str(pid)
     times = (_read(thread / "schedstat") or "").split()
-    if len(times) == 3:
+    if len(times) == 3 and times != ["0", "0", "0"]:  # zeros show that the kernel does not measure
         return (int(times[0]) + int(times[1])) / 1e9
     fields = (_read(thread / "stat") or "").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None

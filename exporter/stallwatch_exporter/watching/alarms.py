@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity
+from stallwatch_exporter.incident import LOCATED_BY_STACKS, UNKNOWN_FAILURE, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
@@ -248,7 +248,7 @@ class Alarms:
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
         """Add the ranks' stacks to a stall that opened without them."""
         for incident in self._book.of_kind("stall"):
-            rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
+            rank = stacks.odd[0] if stacks.odd and incident.is_standstill else incident.rank
             primary = diagnosis.primary
             about: IncidentUpdate = {"stacks": stacks, "rank": rank, "primary": primary}
             if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
@@ -447,7 +447,7 @@ class Alarms:
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
     """Return the rank that blocks the run according to the stacks or the cause in the log."""
-    if stacks is not None and stacks.odd and rule in (*STANDSTILLS, UNKNOWN_FAILURE):
+    if stacks is not None and stacks.odd and rule in LOCATED_BY_STACKS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
 

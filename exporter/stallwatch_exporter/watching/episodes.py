@@ -43,6 +43,7 @@ class Episode(msgspec.Struct):
     # These fields are set only for a run across several hosts:
     id: str = ""  # ID of the run's incident
     began: float = 0.0  # time at which the first incident arrived
+    failed_at: float | None = None  # time at which the first incident about the end of a command arrived
     closed_at: float | None = None
     merged: dict[str, float] = {}  # opening times of other incidents that were sent, by ID
 

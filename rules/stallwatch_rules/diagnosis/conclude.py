@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from statistics import median
 
 from msgspec.structs import replace
@@ -154,9 +155,8 @@ def _snapshot(
     left, left_line = _left_early(streams, context)
     # If other processes never ended, the successful end of one process does not show that the run ended.
     complete = tracker.shows_finish if left else tracker.finished
-    exceptions = read_exceptions(
-        streams, matched, catalogue, steps, tracker, died=died, complete=complete, stalled=context.stalled
-    )
+    read = partial(read_exceptions, streams, catalogue=catalogue, clock=steps, tracker=tracker, died=died)
+    exceptions = read(matched, complete=complete, stalled=context.stalled)
     if context.crash is not None:
         every = round(median(each.span for each in lead.intervals)) if lead and lead.intervals else 1
         matched = [
@@ -184,6 +184,8 @@ def _snapshot(
     # While a run is watched, the agent decides whether it is stalled: the agent might be waiting for
     # stacks, or know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
+    if stalled and not context.stalled and context.crash is None:  # the log alone shows the stall
+        exceptions = read(matched, complete=complete, stalled=True)
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,

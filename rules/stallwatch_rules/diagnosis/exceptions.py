@@ -392,9 +392,16 @@ def read_exceptions(
 
 
 def _is_beside(seen: CountedException) -> bool:
-    """Return whether an exception only ended threads or helper processes, not the main thread of a rank."""
-    raised = (seen.raised, seen.last)
-    return all(each.setting in ("thread", "child", "task") and not each.shows_teardown for each in raised)
+    """Return whether an exception only ended threads or helper processes that run the user's code.
+
+    Threads of libraries, such as a background upload or conversion, do not prepare batches.
+    """
+    return all(
+        each.setting in ("thread", "child", "task")
+        and not each.shows_teardown
+        and any(not frame.library for frame in each.frames)
+        for each in (seen.raised, seen.last)
+    )
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:

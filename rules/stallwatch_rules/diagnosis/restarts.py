@@ -7,6 +7,7 @@ the restart.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from stallwatch_rules.diagnosis.snapshot import Assessment
 from stallwatch_rules.failures.launchers import Stop
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED
 from stallwatch_rules.messages import Text, message
-from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
+from stallwatch_rules.progress.timeline import CLOCK_STEP, Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
@@ -62,12 +63,15 @@ def _attempts(streams: Streams) -> list[Restart]:
     `distributed/elastic/multiprocessing/api.py`): ``RUN_ID/attempt_0/3/stderr.log``.
     """
     attempts: dict[int, list[StreamReading]] = {}
+    ended: dict[str, float] = {}  # source → the last time in its lines
     for (source, _), stream in streams.items():
         found = _ATTEMPT.search(source)
         if found is not None:
             attempts.setdefault(int(found[1]), []).append(stream)
+            ended[source] = max(ended.get(source, -math.inf), stream.last_time or -math.inf)
     restarts: list[Restart] = []
     followed = 0  # number of steps in later attempts
+    later = math.inf  # the earliest time in a later attempt
     newest = max(attempts, default=0)
     for attempt in sorted(attempts, reverse=True):
         mains = [main for stream in attempts[attempt] if (main := stream.timelines.main) is not None]
@@ -76,8 +80,12 @@ def _attempts(streams: Streams) -> list[Restart]:
             step = lead.last_step if lead is not None else None
             for stream in attempts[attempt]:
                 end = Line("", stream.source, sys.maxsize, stream.rank, stream.last_time)
-                restarts.append(Restart(end, (), step, followed, attempt))
+                # The folder can contain several starts, each of which counts its attempts from 0.
+                if ended[stream.source] <= later + CLOCK_STEP:
+                    restarts.append(Restart(end, (), step, followed, attempt))
         followed += lead.advances if lead is not None else 0
+        times = (stream.first_time for stream in attempts[attempt] if stream.first_time is not None)
+        later = min(later, *times, math.inf)
     return restarts
 
 

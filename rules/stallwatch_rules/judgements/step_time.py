@@ -161,6 +161,8 @@ def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *
     if steps > MEAN_FALLS * (before + since):
         return False
     base = median(rates[:least])
+    if not base > 0:
+        return False
     of_step = ratio * median(rates[least:]) / base
     as_mean = (rates[-1] / base * (before + since) - before) / slow
     return of_step >= math.sqrt(ratio) and as_mean >= MORE_WORK

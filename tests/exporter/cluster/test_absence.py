@@ -8,7 +8,8 @@ import pytest
 from clustercases import T0, Chat, Clock, Host, incident
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
-from stallwatch_exporter.cluster.merging import _explaining
+from stallwatch_exporter.cluster.known_agent import KnownAgent
+from stallwatch_exporter.cluster.merging import AWAITED_SECONDS, _explaining
 from stallwatch_exporter.cluster.wire import Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
@@ -265,6 +266,49 @@ def test_replaced_host_is_not_missed() -> None:
     assert [(item.kind, item.rule) for item in run.chat.got] == [("ended", "peer-closed")]
 
 
+def test_warning_about_a_host_ends_when_another_host_replaces_it() -> None:
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0  # n4 has the ranks of n2
+    run.passes(30, "n1", "n2", "n3")
+    run.passes(100, "n1", "n3")
+    run.passes(1000, "n1", "n3", "n4")
+    assert [(item.rule, item.status, item.resolution) for item in run.chat.got] == [
+        ("host-gone", "open", ""),
+        ("host-gone", "resolved", "recovered"),
+    ]
+
+
+@pytest.mark.parametrize("gone", [100, 1000])
+def test_replaced_host_is_recognized_after_a_takeover(gone: float) -> None:
+    """A new coordinator, or one that has forgotten the agent of n2, still knows the ranks of n2."""
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0
+    run.passes(30, "n1", "n2", "n3")
+    reply = run.passes(gone, "n1", "n3")
+    assert reply is not None
+    if gone == 100:
+        run.coordinator = Coordinator([run.chat], name="n3-1", clock=run.clock, wall=run.clock.wall)
+        for name in ("n1", "n3"):
+            run.hosts[name].facts |= {"ledger": reply.ledger, "hosts": reply.hosts}
+        run.passes(60, "n1", "n3")
+    assert [item.status for item in run.chat.got] == ["open"]
+    run.passes(200, "n1", "n3", "n4")
+    assert [item.status for item in run.chat.got] == ["open", "resolved"]
+
+
+def test_new_coordinator_does_not_miss_a_replaced_host() -> None:
+    run = Run("n1", "n2", "n3", "n4")
+    run.hosts["n4"].rank, run.hosts["n4"].facts["started_age"] = 1, 0.0
+    run.passes(30, "n1", "n2", "n3")
+    reply = run.passes(30, "n1", "n3", "n4")
+    assert reply is not None and sorted(reply.hosts) == ["n1", "n3", "n4"]
+    run.coordinator = Coordinator([run.chat], name="n3-1", clock=run.clock, wall=run.clock.wall)
+    run.hosts["n1"].facts["hosts"] = {**reply.hosts, "n2": "1"}  # of an earlier reply
+    run.hosts["n3"].facts["hosts"] = reply.hosts
+    run.passes(200, "n1", "n3", "n4")
+    assert not run.chat.got
+
+
 def test_outage_of_the_coordinator_ends_no_warning() -> None:
     run = Run("n1", "n2", "n3")
     run.passes(30, *run.hosts)
@@ -272,3 +316,113 @@ def test_outage_of_the_coordinator_ends_no_warning() -> None:
     run.passes(40)
     run.passes(20, "n1", "n3")
     assert [(item.rule, item.status) for item in run.chat.got] == [("host-gone", "open")]
+
+
+@pytest.mark.parametrize(
+    ("ending", "resolution"),
+    [
+        (Ending("finished", 0), "run-finished"),
+        (Ending("interrupted", 130, "SIGINT"), "run-stopped"),
+        (Ending("failed", 1), "run-failed"),
+    ],
+)
+def test_warning_about_missing_hosts_ends_once_with_the_run(ending: Ending, resolution: str) -> None:
+    run = Run("n1", step=None, phase="init", started_age=400.0)
+    run.passes(20, "n1")
+    run.hosts["n1"].facts["ending"] = ending
+    run.passes(1, "n1")
+    run.passes(20)
+    assert [(item.rule, item.status, item.resolution) for item in run.chat.got] == [
+        ("host-missing", "open", ""),
+        ("host-missing", "resolved", resolution),
+    ]
+
+
+def test_hosts_are_not_missed_after_the_end_of_the_run() -> None:
+    run = Run("n1", step=None, phase="init", started_age=200.0)
+    run.passes(20, "n1")
+    run.hosts["n1"].facts |= {"ending": Ending("failed", 1), "started_age": 400.0}
+    run.passes(1, "n1")
+    run.passes(20)
+    assert not run.chat.got
+
+
+def test_coordinator_leaves_when_no_successor_would_miss_the_ended_hosts() -> None:
+    """The command ends on n1, which then leaves, and fails on n2 and n3 because they lost n1."""
+    run = Run("n1", "n2", "n3")
+    replies = {}
+    for _ in range(3):
+        for name in run.hosts:
+            replies[name] = run.passes(1, name)
+    run.hosts["n1"].facts["ending"] = Ending("finished", 0)
+    run.passes(1, "n1")
+    for name in ("n2", "n3"):
+        assert run.coordinator.is_settled and not run.coordinator.is_known
+        replies[name] = run.passes(1, name)
+    assert run.coordinator.is_known
+    run.coordinator = Coordinator([run.chat], name="n2-1", clock=run.clock, wall=run.clock.wall)
+    for name in ("n2", "n3"):
+        reply = replies[name]
+        assert reply is not None
+        run.hosts[name].facts["hosts"] = reply.hosts
+    run.passes(100, "n2", "n3")
+    run.fails("n2", "n3")
+    run.passes(20)
+    assert [(item.rule, item.hosts) for item in run.chat.got] == [("peer-closed", ["n2", "n3"])]
+
+
+def test_coordinator_does_not_wait_for_silent_hosts_to_learn_of_an_end() -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(1, *run.hosts)
+    run.passes(40, "n1", "n3")
+    run.hosts["n1"].facts["ending"] = Ending("finished", 0)
+    run.passes(2, "n1", "n3")
+    assert run.coordinator.is_known
+
+
+@pytest.mark.parametrize(
+    ("severity", "sharing", "rules"),
+    [
+        ("critical", ["n2"], ["cuda-oom"]),  # the end of this incident reports that n2 is gone
+        ("critical", ["n1", "n2"], ["cuda-oom", "host-gone"]),
+        ("warning", ["n2"], ["cuda-oom", "host-gone"]),
+        ("warning", ["n1", "n2"], ["cuda-oom", "host-gone"]),
+    ],
+)
+def test_only_the_hosts_own_critical_incident_replaces_the_warning(
+    severity: str, sharing: list[str], rules: list[str]
+) -> None:
+    run = Run("n1", "n2", "n3")
+    run.passes(20, *run.hosts)
+    for name in sharing:
+        host = run.hosts[name]
+        host.has(incident(host.wall(), kind="finding", rule="cuda-oom", severity=severity))
+    run.passes(10, *run.hosts)
+    run.passes(1000, "n1", "n3")
+    assert sorted({event.rule for item in run.chat.got for event in item.history}) == rules
+
+
+def test_wait_for_the_reports_of_other_hosts_is_limited() -> None:
+    """The hosts fail one after the other, so after each failure, the next report of a host is awaited."""
+    run = Run(*(f"n{number}" for number in range(1, 41)))
+    run.passes(21, *run.hosts)
+    names, failed_at = list(run.hosts), run.clock.now
+    for second in range(60):
+        if second % 5 == 0:
+            run.fails(names[second // 5])
+        for name in names[second % 10 :: 10]:
+            run.coordinator.take(run.hosts[name].report())
+        run.passes(1)
+        if run.chat.got:
+            break
+    assert run.chat.got[0].rule == "peer-closed"
+    assert 13.0 < run.clock.now - failed_at <= AWAITED_SECONDS == 16.0
+
+
+@pytest.mark.parametrize(("quiet", "seconds"), [(0.0, 13.0), (28.0, 10.0), (30.0, 10.0)])
+def test_host_is_overdue_only_after_an_unusual_silence(quiet: float, seconds: float) -> None:
+    run = Run("n1", quiet=quiet)
+    run.coordinator.take(run.hosts["n1"].report())
+    (agent,) = run.coordinator._agents.values()
+    assert isinstance(agent, KnownAgent)
+    assert [agent.is_overdue(run.clock.now + late) for late in (seconds, seconds + 0.1)] == [False, True]

@@ -766,6 +766,8 @@ def test_leaving_coordinator_waits_until_other_hosts_have_the_ledger() -> None:
     assert not run.coordinator.is_known
     run.hosts["n2"].facts["ending"] = Ending("failed", None)
     run.post("n2")
+    assert not run.coordinator.is_known, "n1 would miss n2"
+    run.passes(1, "n1")
     assert run.coordinator.is_known
 
 

@@ -382,6 +382,7 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
     [
         (PEER_GONE, 60.0, "host-gone"),
         (OUT_OF_MEMORY, 60.0, "cuda-oom"),  # the log shows the cause
+        (PEER_GONE, 99.0, "gloo-connection-closed"),  # the launcher waited for its ranks longer than that
         (PEER_GONE, 160.0, "gloo-connection-closed"),  # n2 was lost after the failure of the other hosts
     ],
 )
@@ -417,6 +418,15 @@ def test_absence_that_the_agents_found_is_the_cause_of_lost_peers(
     found = diagnose(keep(2, failed, lines=both(failure)).path)
     assert found.primary is not None and found.primary.rule == rule
     assert not any("reported this cause" in render(note) for note in found.notes)
+
+
+def test_absence_in_an_earlier_start_of_a_run_folder_is_over(keep: Keep, diagnose: Diagnose) -> None:
+    ended = msgspec.structs.replace(
+        stall("n1", None, kind="ended", rule="host-missing"), primary=host_missing(Absence({}, 1, ["n1"], 2))
+    )
+    done = Ending("finished", 0)
+    found = diagnose(keep(1, done, lines=both(), incidents={"run-incidents.jsonl": [ended]}).path)
+    assert found.primary is None and found.verdict == "finished"
 
 
 def test_first_failed_host_is_found_with_corrected_clocks(keep: Keep, diagnose: Diagnose) -> None:

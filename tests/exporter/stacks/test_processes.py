@@ -82,6 +82,7 @@ def test_bytes_of_each_child_are_counted() -> None:
     [
         # on an overloaded machine, a thread that computes mostly waits for a processor
         ({"schedstat": "786000000 3414000000 270\n"}, 4.2),
+        ({"schedstat": "0 0 0\n", "stat": f"7 (a) b) R {'0 ' * 10}77 1 0\n"}, 78 / os.sysconf("SC_CLK_TCK")),
         ({"stat": f"7 (a) b) R {'0 ' * 10}77 1 0\n"}, 78 / os.sysconf("SC_CLK_TCK")),
         ({}, None),
     ],

@@ -274,3 +274,14 @@ def test_end_of_a_thread_explains_a_stall_after_the_last_prepared_batches(
     assert named in (RULE, error.partition(": ")[2]) and stalled.verdict != "healthy"
     running = told(catalogue, matcher, lines, now=1e9)
     assert (running.verdict, running.primary) == ("healthy", None)
+
+
+def test_end_of_a_thread_of_a_library_does_not_explain_a_stall(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """For example, transformers converts weights in a thread, which fails on a node without a network."""
+    path = "/env/lib/python3.11/site-packages/transformers/safetensors_conversion.py"
+    thread = THREAD.replace("/w/data.py", path).format(error="ConnectionError: no route to host")
+    known = {"now": 1e9, "stalled": True, "waited": 31.0, "threshold": 30.0}
+    stalled = told(catalogue, matcher, [*thread.splitlines(), *STEPS[:10]], **known)
+    assert stalled.primary is not None and stalled.primary.rule == "silent-hang-no-error"

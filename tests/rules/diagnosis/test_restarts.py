@@ -194,3 +194,21 @@ def test_host_without_steps_had_trained_if_times_show_this(
         reading.feed(LineReader(name).feed(text.encode()))
     found = next(each for each in reading.diagnose().findings if each.rule == "rendezvous-connection-failed")
     assert found.role == role
+
+
+def test_attempts_of_a_later_start_in_the_same_folder_count_anew(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    def timed(hour: int, text: str) -> str:
+        return "".join(f"2026-11-20 {hour}:00:00 {line}\n" for line in text.splitlines())
+
+    reading = RunReading(catalogue, matcher)
+    for run, attempt, text in (
+        ("none_aaaaaaaa", 0, timed(10, steps(1, 21)) + UNKNOWN),
+        ("none_aaaaaaaa", 1, timed(11, steps(20, 60))),
+        ("none_bbbbbbbb", 0, timed(12, steps(1, 9)) + KNOWN),
+    ):
+        lines = LineReader(f"logs/{run}/attempt_{attempt}/0/stderr.log", 0).feed(text.encode())
+        reading.feed(lines)
+    found = rendered(reading.diagnose(), "en")
+    assert found.primary is not None and found.primary.rule == "cuda-oom"
