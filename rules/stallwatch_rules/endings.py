@@ -83,16 +83,16 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     time: float | None = None  #: time at which the process ended, in Unix seconds, if observed
 
     def is_at(self, step: int | None, time: float | None, every: int = 1) -> bool:
-        """Return whether the process failed at about this step, or shortly after this time.
+        """Return whether the process ended shortly after this time, or after this step if a time is unknown.
 
         If other processes continue, the steps after its failure do not show that the process handled the
         failure. `every` is the number of steps between two steps in the log.
         """
         if self.by != "process":
             return False
-        if self.time is not None and time is not None and 0 <= self.time - time + 1 <= _DYING_SECONDS:
-            return True
-        return self.step is not None and step is not None and abs(step - self.step) <= max(GONE_ON, every)
+        if self.time is not None and time is not None:
+            return 0 <= self.time - time + 1 <= _DYING_SECONDS
+        return self.step is not None and step is not None and 0 <= self.step - step <= max(GONE_ON, every)
 
 
 def signal_name(code: int | None) -> str:

@@ -101,26 +101,28 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     """Return the ranks that reported no timeout because they were busy, and a stream that shows their work.
 
     The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
-    timeout were busy with the same kind of work. Lines without a rank are attributed to the main process,
-    because a launcher's other ranks print nothing during such work. However, a timeout without a rank is from
-    a different rank if its message or its stack frames show this.
+    timeout were busy with the same kind of work. Return ``None`` if other ranks might have been busy with
+    this kind of work, too. Lines without a rank are attributed to the main process, because a launcher's
+    other ranks print nothing during such work. However, a timeout without a rank is from a different rank if
+    its message or its stack frames show this.
     """
     reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
-    busy = [
-        (rank or 0, stream)
+    begun = [
+        (rank or 0, stream, stream.activity_now, _before_steps(stream.activity_now, stream, run))
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
         if not _is_over(stream.activity_now, waited) or _is_traceback_of(rule, stream)
-        if not _before_steps(stream.activity_now, stream, run)
     ]
-    named = [each for each in busy if not absent or each[0] in absent]
+    busy = [each for each in begun if each[-1] is False and (not absent or each[0] in absent)]
+    named = [(rank, stream) for rank, stream, _, _ in busy]
     ranks = {rank for rank, _ in named}
-    kinds = {stream.activity_now.kind for _, stream in named if stream.activity_now is not None}
+    kinds = {activity.kind for _, _, activity, _ in busy}
+    unsure = {rank for rank, _, activity, before in begun if before is None and activity.kind in kinds}
     together = len(kinds) == 1 and ranks == absent
     known = bool(reported) or _awaits_main_process(rule, run)
-    if not known or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
+    if not known or not ranks or unsure - ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
         return None
     first = min(ranks)
     of_first = (stream for rank, stream in named if rank == first)
@@ -152,10 +154,10 @@ def _is_traceback_of(rule: str, stream: StreamReading) -> bool:
     return bool(below) and rule in min(below, key=lambda each: each.line.number).rules
 
 
-def _before_steps(activity: Activity, stream: StreamReading, run: Snapshot) -> bool:
+def _before_steps(activity: Activity, stream: StreamReading, run: Snapshot) -> bool | None:
     """Return whether the run completed steps after an activity of a rank that prints no steps itself.
 
-    Also return True if the order of the activity and the steps is unknown.
+    Return ``None`` if the order of the activity and the steps is unknown.
     """
     lead = longest_timeline({key: other.timelines for key, other in run.streams.items()})
     if stream.last_advance is not None or lead is None or not lead.intervals:
@@ -164,7 +166,7 @@ def _before_steps(activity: Activity, stream: StreamReading, run: Snapshot) -> b
     if time is not None and all(interval.time is not None for interval in lead.intervals):
         return StepClock(lead).after(time) >= SURVIVED
     if lead.source != activity.last.source:
-        return True
+        return None
     return sum(interval.number > activity.last.number for interval in lead.intervals) >= SURVIVED
 
 

@@ -18,6 +18,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage, Tag
 from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.progress.timeline import CLOCK_STEP, StepClock, Timeline
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.stream import SOURCE, Key, RuleHits, StreamReading
 from stallwatch_rules.text.display import earliest, latest, place, shown
@@ -38,6 +39,7 @@ class Occurrence(msgspec.Struct, frozen=True):
     position: int  #: index of the matched line in the stream
     time: float | None = None
     step: int | None = None
+    trained: bool = False  #: True if the run certainly completed a step before the match
 
 
 class RuleFinding(msgspec.Struct, frozen=True):
@@ -146,9 +148,14 @@ class RuleFinding(msgspec.Struct, frozen=True):
         """Return the step of a match. A fatal match without a step gets the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
-    def had_trained(self, last_step: int | None) -> bool:
-        """Return whether the run had completed a step before one of the matches."""
-        return any(last_step if at.step is None else at.step for at in self.occurrences)
+    def had_trained(self, tracker: ProgressTracker) -> bool:
+        """Return whether the run had certainly completed a step before one of the matches.
+
+        If the log reports the end of the training above a match, the match is from a new start.
+        """
+        if any(tracker.states_end_before(hits.first.line) for hits in self.hits.values()):
+            return False
+        return any(at.trained for at in self.occurrences)
 
     @property
     def all_explained(self) -> tuple[str, ...]:
@@ -269,7 +276,9 @@ def collect(
         for key, hits in hits_of.items():
             stream = streams[key]
             hits_of[key] = _with_steps(hits, stream, clock)
-            occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
+            line, step = hits.first.line, hits.own_step
+            trained = bool(step) or clock.had_begun(line)
+            occurrences.append(Occurrence(key, hits.first_index, stream.when(line), step, trained))
             followed.append(steps_after(stream, hits.last.line, hits.mark, clock))
             once = once and _is_one_event(stream, hits, clock)
         count = sum(hits.count for hits in hits_of.values())

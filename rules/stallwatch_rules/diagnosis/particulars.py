@@ -151,7 +151,7 @@ def _evidence(
             messages.append(seen.raised.message)
     lines = "\n".join((*_stored_lines(streams), *messages))
     text = "\n".join((lines, *failed, *others))
-    framework, trained = framework_of(lines, failed, others), finding.had_trained(run.tracker.last_step)
+    framework, trained = framework_of(lines, failed, others), finding.had_trained(run.tracker)
     return Evidence(framework, captures, run.tracker.shows_finish, text, trained)
 
 

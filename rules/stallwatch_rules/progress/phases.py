@@ -143,8 +143,9 @@ _FINISHED_IN_CHINESE = lazy(
 
 # Text after a message about the end of the training which shows that the message is about a part of it.
 _NOT_OF_PART = (
-    r"(?! (?:for|of|on|in|with) (?:this|that|each|(?:the )?(?:current|first|next|last|previous)|split|fold"
-    r"|stage|phase|task|part|chunk|shard|client|trial|domain|subset|round|epoch)\b)"
+    r"(?! (?:for|of|in) (?:this(?! (?:run|job|model)\b)|that|each"
+    r"|(?:the )?(?:current|first|next|last|previous)"
+    r"|split|fold|stage|phase|part|chunk|shard|client|trial|domain|subset|round|epoch)\b)"
 )
 
 # Each entry contains text that must be in the line (a fast test), and a regular expression, which makes the

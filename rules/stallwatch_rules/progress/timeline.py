@@ -359,6 +359,14 @@ class StepClock:
         restart = next_restart(line, self._restarts)
         return restart.step if restart is not None else None
 
+    def had_begun(self, line: Line) -> bool:
+        """Return whether a step was completed before a line, according to the source's order or to times.
+
+        A line without a time of its own has the time of an earlier line, so it is later than this time.
+        """
+        above = line.source == self._source and any(i.number < line.number for i in self._intervals)
+        return above or self.at(line.time) is not None
+
     def at(self, time: float | None) -> int | None:
         """Return the last step that was completed by a time, or ``None`` if no such step is known."""
         index = bisect_right(self._times, time) if time is not None else 0

@@ -460,6 +460,14 @@ class ProgressTracker:
         ends = (stream.end for stream in self._streams.values() if stream.source == line.source)
         return any(end is not None and end.number > line.number for end in ends)
 
+    def states_end_before(self, line: Line) -> bool:
+        """Return whether the source of a line reports the end of the training above the line."""
+        return any(
+            end.source == line.source and 0 < end.number < line.number
+            for end in self._ends()
+            if end.how == "words" or (end.how == "likely" and announces_end(end.text))
+        )
+
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles a final message can mark the end of the training.
 

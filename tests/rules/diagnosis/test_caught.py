@@ -35,6 +35,7 @@ Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/xformers/__init__.py", line 57, in _is_triton_available
     import triton
 ModuleNotFoundError: No module named 'triton'"""
+UNBUILT = "  ERROR: Failed building wheel for flash-attn"
 ABSENT = "OSError: out/final does not appear to have a file named config.json."
 DIED = {"ending": FAILED}
 TRACE = ["Traceback (most recent call last):"]
@@ -167,13 +168,22 @@ def test_failed_batch_thread_is_survived_after_two_steps(catalogue: Catalogue, m
 
 @pytest.mark.parametrize(
     ("lines", "verdict", "harm"),
-    [([MISSING], "failed", "fatal"), ([MISSING, STEPS[0]], "unfinished", "harmless")],
+    [
+        ([MISSING], "failed", "fatal"),
+        ([MISSING, STEPS[0]], "unfinished", "harmless"),
+        ([UNBUILT], "failed", "fatal"),
+        ([UNBUILT, STEPS[0]], "unfinished", "harmless"),
+        ([UNBUILT, "Loading the model", MEMORY], "failed", "by-progress"),
+        ([UNBUILT, "Loading the model", OTHER], "unknown-failure", "by-progress"),
+        ([UNBUILT, STEPS[0], OTHER], "unknown-failure", "harmless"),
+    ],
 )
 def test_optional_library_does_not_end_a_run_with_steps(
     lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     diagnosis = told(catalogue, matcher, lines)
-    missing = next(finding for finding in diagnosis.findings if finding.rule == "package-not-installed")
+    rules = ("package-not-installed", "extension-build-failed")
+    missing = next(finding for finding in diagnosis.findings if finding.rule in rules)
     assert (diagnosis.verdict, missing.harm) == (verdict, harm)
 
 

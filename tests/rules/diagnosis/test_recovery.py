@@ -61,12 +61,15 @@ def test_steps_of_another_program_prove_no_recovery(
 @pytest.mark.parametrize(
     ("step", "time", "every", "expected"),
     [
-        (104, None, 1, True),
-        (120, None, 1, False),
-        (120, None, 50, True),
+        (96, None, 1, True),
+        (100, None, 1, True),
+        (101, None, 1, False),  # the failure came after the end of the process
+        (80, None, 1, False),
+        (80, None, 50, True),
         (None, None, 1, False),
         (150, 990.0, 1, True),  # the other program is ahead
         (150, 900.0, 1, False),  # an earlier failure, which the program handled
+        (100, 900.0, 50, False),  # the log shows few steps, but its times are exact
         (150, 1010.0, 1, False),
     ],
 )
@@ -82,7 +85,7 @@ def test_failure_of_one_program_is_fatal_while_another_one_continues(
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("out").feed("\n".join([*STEPS[:11], NAMED, *STEPS[11:29]]).encode() + b"\n"))
     assert [finding.harm for finding in reading.diagnose(now=1e9).findings] == ["harmless"]
-    crash = Crash(0, 4711, 1, step=10)
+    crash = Crash(0, 4711, 1, step=11)
     found = reading.diagnose(now=1e9, failed_program=crash)
     assert [finding.harm for finding in found.findings] == ["fatal"]
 

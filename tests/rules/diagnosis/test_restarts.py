@@ -157,8 +157,9 @@ LOST = (
 @pytest.mark.parametrize(
     ("before", "role", "advice"),
     [
-        ("", "cause", "On the failing node, run `getent hosts MASTER_ADDR`"),
+        ("", "cause", "On the failing node, run `getent"),
         (steps(1, 21), "symptom", "The address is correct, because the ranks used it before."),
+        (steps(1, 21) + "Training finished\n", "cause", "On the failing node, run `getent"),
     ],
 )
 def test_rendezvous_lost_after_training_is_not_a_wrong_address(
@@ -169,7 +170,30 @@ def test_rendezvous_lost_after_training_is_not_a_wrong_address(
     assert (found.primary.rule, found.primary.role) == ("rendezvous-connection-failed", role)
     assert str(found.primary.fixes[0]).startswith(advice)
     addresses = [fix for fix in map(str, found.primary.fixes) if "getent" in fix]
-    assert len(addresses) == (not before)
+    assert len(addresses) == (role == "cause")
+
+
+DAY = "2026-11-19 08:"
+
+
+@pytest.mark.parametrize(
+    ("other", "role"),
+    [
+        (LOST, "cause"),  # nothing shows the order of the steps and the failed connection
+        (f"{DAY}10:00 starting\n{LOST}", "cause"),
+        (f"{DAY}40:00 the workers are up\n{LOST}", "symptom"),
+        (f"{DAY}40:00 Training finished\n{DAY}50:00 starting\n{LOST}", "cause"),  # a new start
+    ],
+)
+def test_host_without_steps_had_trained_if_times_show_this(
+    catalogue: Catalogue, matcher: Matcher, other: str, role: str
+) -> None:
+    dated = (f"{DAY}30:{n:02} {line}\n" for n, line in enumerate(steps(1, 21).splitlines()))
+    reading = RunReading(catalogue, matcher)
+    for name, text in (("n0.log", "".join(dated)), ("n1.log", other)):
+        reading.feed(LineReader(name).feed(text.encode()))
+    found = next(each for each in reading.diagnose().findings if each.rule == "rendezvous-connection-failed")
+    assert found.role == role
 
 
 def test_attempts_of_a_later_start_in_the_same_folder_count_anew(

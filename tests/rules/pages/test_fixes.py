@@ -263,3 +263,15 @@ def test_fixes_fit_the_message(
     found = fixes(catalogue, matcher, raised(text) if "Error: " in text else text + "\n")
     assert first in found[0]
     assert not absent or not re.search(absent, "\n".join(found))
+
+
+@pytest.mark.parametrize(("trained", "shown_first"), [("", True), (steps(1, 20), False)])
+def test_killed_process_can_be_a_compiler_only_before_training(
+    catalogue: Catalogue, matcher: Matcher, trained: str, shown_first: bool
+) -> None:
+    built = "  ERROR: Failed building wheel for flash-attn\n"
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("run.log").feed(f"{built}{trained}exits with return code = -9\n".encode()))
+    one = reading.diagnose().primary
+    assert one is not None and one.rule == "host-oom-sigkill"
+    assert render(one.fixes[0]).startswith("The killed process might be a compiler.") is shown_first

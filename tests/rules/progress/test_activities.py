@@ -17,6 +17,7 @@ TIMED_OUT = (
     "[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=51, OpType=ALLREDUCE,"
     " NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800029 milliseconds before timing out."
 )
+LOADING = "Loading checkpoint shards:  50%|█████     | 2/4 [00:10<00:10,  5.00s/it]\n"
 SPLIT = "Generating train split: {done} examples [{clock}, 6.60 examples/s]"
 
 
@@ -209,3 +210,21 @@ def test_activity_of_a_rank_without_steps_ends_if_the_run_continues(
     one = cause(diagnose(catalogue, matcher, files))
     assert (one.captures.get("activity") == "retrying-download") is busy
     assert ("reach the data host" in render(one.fixes[0])) is busy
+
+
+@pytest.mark.parametrize(
+    ("kind", "others", "named"),
+    [
+        (LOADING, 0, True),
+        (LOADING, 6, False),  # the other ranks print no steps and no times, so they might have been loading
+        ("Downloading shards:  25%|██▌       | 1/4 [03:10<09:30, 190.00s/it]\n", 6, True),
+    ],
+)
+def test_rank_is_not_named_if_others_might_have_been_busy_with_the_same_work(
+    catalogue: Catalogue, matcher: Matcher, kind: str, others: int, named: bool
+) -> None:
+    files = {"rank0.log": steps(1, 20) + LOADING, "rank1.log": f"[rank1]: {TIMED_OUT.format(rank=1)}\n"}
+    files |= {f"rank{rank}.log": f"[rank{rank}]: {kind}" for rank in range(2, 2 + others)}
+    one = cause(diagnose(catalogue, matcher, files))
+    assert one.rule == "nccl-collective-timeout"
+    assert (one.captures.get("activity") == "loading-weights") is named

@@ -279,6 +279,10 @@ def test_first_state_of_a_bar_is_not_a_step() -> None:
         "Training completed. Do not forget to share your model on huggingface.co/models =)",
         "[x] [INFO] [launch.py:351:main] Process 4711 exits successfully.",
         "Final eval_acc: 0.5602",
+        "Training finished for this run",
+        "Training completed for task sst2.",
+        "Training completed with the last loss 0.123",
+        "Training is complete on the first node",
         "训练完成",
         "2026-11-20 10:00:00 信息 模型训练已完成！总耗时 3 小时",
         "step 10/10 loss 1",
@@ -290,7 +294,15 @@ def test_end_of_the_training_is_recognized(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["第 3 轮 训练完成", "epoch 3: 训练完成", "训练完成后保存模型", "训练未完成"]
+    "text",
+    [
+        "第 3 轮 训练完成",
+        "epoch 3: 训练完成",
+        "训练完成后保存模型",
+        "训练未完成",
+        "Training finished for this client",
+        "Training completed for the current fold",
+    ],
 )
 def test_end_of_a_part_is_not_the_end_of_the_training(text: str) -> None:
     assert phase_sign(text) != "finished"

@@ -90,7 +90,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         # Processes that have trained were connected. They lose the connection, or connect again, only after
         # an earlier failure. The log of this failure might be missing.
-        again = late.tagged("connecting") and late.had_trained(run.tracker.last_step)
+        again = late.tagged("connecting") and late.had_trained(run.tracker)
         if (
             again
             or any(came_before(finding, late) for finding in failures)
