@@ -65,7 +65,7 @@ def posts() -> list[bytes]:
         "ledger": [{"id": "a"}],
     }
     plain = of.as_json(
-        {"v": 1, "reports": [member_report]}, {"v": 1, "reports": [report, member_report]}, {"v": 2}
+        {"v": 2, "reports": [member_report]}, {"v": 2, "reports": [report, member_report]}, {"v": 3}
     )
     proof = Signer(b"secret", "5f").sign("POST", "/", Proof("5f", "n2-1", 7, "n1-1"), b"")
     return [*plain, gzip.compress(plain[1], mtime=0), zstandard.compress(plain[1]), proof.header.encode()]

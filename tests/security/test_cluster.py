@@ -180,14 +180,14 @@ def test_oversized_post_is_refused_without_reading_it(two: Cluster, victim: Host
 def test_version_mismatch_is_reported_on_both_sides(
     two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = msgspec.json.encode({"v": 2, "reports": "of another form"})
+    newer = msgspec.json.encode({"v": 3, "reports": "of another form"})
     assert send(two.port, newer).status == 426
-    assert send(two.port, b"", method="GET", path="/cluster/v2/hello").status == 426
+    assert send(two.port, b"", method="GET", path="/cluster/v3/hello").status == 426
     assert victim.notes == [
-        "refused a post from eve at 127.0.0.1: it uses version 2 of the protocol; this agent uses version 1;"
+        "refused a post from eve at 127.0.0.1: it uses version 3 of the protocol; this agent uses version 2;"
         " install the same version of Stallwatch on all hosts"
     ]
-    monkeypatch.setattr(peer, "HELLO", "/cluster/v2/hello")
+    monkeypatch.setattr(peer, "HELLO", "/cluster/v3/hello")
     second = two.start(1)
     assert second.post()
     (note,) = second.notes

@@ -2,8 +2,8 @@
 
 | request | answer |
 |---|---|
-| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
-| GET /cluster/v1/hello | 200: `Hello`, which names the agent that listens on this port |
+| POST /cluster/v2/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
+| GET /cluster/v2/hello | 200: `Hello`, which names the agent that listens on this port |
 
 Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 different run, 413 too
 large, 421 meant for a different agent, 426 different version. Requests without proof are rejected before

@@ -18,7 +18,7 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 1 << 20  #: maximum size of a post or a reply before compression, in bytes
 MOST_RANKS = 4096  #: maximum number of ranks on one host
 MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
