@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from stallwatch_rules.endings import Ending, Outcome, ending_name, interruption
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
@@ -20,7 +19,6 @@ UNKNOWN_FAILURE = "unknown-failure"  #: rule name for a failure that no rule pag
 RANK_GONE = "rank-gone"  #: rule name (without a page) for a rank that was ended from outside its program
 HOST_GONE = "host-gone"  #: rule name (without a page) for a host that no longer reports
 HOST_MISSING = "host-missing"  #: rule name (without a page) for hosts of a run that have never reported
-LOCATED_BY_STACKS = (*STANDSTILLS, UNKNOWN_FAILURE)  #: rules of stalls whose rank the stacks show
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
@@ -105,7 +103,9 @@ class Incident(msgspec.Struct, kw_only=True):
     @property
     def is_standstill(self) -> bool:
         """True if the stacks, and not the log, show which rank holds up the run."""
-        return self.rule in LOCATED_BY_STACKS
+        from stallwatch_rules.judgements.conclusions import STANDSTILLS  # slow to import
+
+        return self.rule == UNKNOWN_FAILURE or self.rule in STANDSTILLS
 
     @property
     def quiet_since(self) -> float:

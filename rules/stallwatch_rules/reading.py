@@ -42,16 +42,14 @@ from stallwatch_rules.starts import (
     digitless_keys,
     may_hold_marks,
 )
+from stallwatch_rules.stream import SOURCE as OWN_REPORTS
 from stallwatch_rules.stream import (
-    MAX_PAUSES,
     Key,
-    Pauses,
     SkippedLines,
     StreamReading,
     with_exit_codes,
     without_duplicate_reports,
 )
-from stallwatch_rules.stream import SOURCE as OWN_REPORTS
 from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
 #: Maximum number of streams, one for each source and rank. A stream takes about 8 KiB. With 100,000 files, a
@@ -126,7 +124,6 @@ class RunReading:
         self._before: _Before | None = None  # the state before a line at which another start can begin
         self._replaying = False
         self._gaps: dict[str, SkippedLines] = {}
-        self._pauses: dict[str, Pauses] = {}
         self._series = SeriesReader()
         self._keys: dict[Key, LineMasker] = {}  # streams whose last line was part of a private key
         self._failures = catalogue.failures
@@ -493,9 +490,8 @@ class RunReading:
             if ranks >= _MAX_RANKS:
                 return None
             gaps = self._gaps.setdefault(line.source, SkippedLines())
-            pauses = self._pauses.setdefault(line.source, deque(maxlen=MAX_PAUSES))
             stream = self.streams[key] = StreamReading(
-                line.source, line.rank, self._failures, gaps, self._timeouts, self._start_rules, pauses
+                line.source, line.rank, self._failures, gaps, self._timeouts, self._start_rules
             )
             self._streams_of[line.source] = ranks + 1
         return stream

@@ -91,9 +91,6 @@ class RuleHits(msgspec.Struct):
         self.exemplars.append(text)
 
 
-Pauses = deque[tuple[int, float]]  #: number and time of the first line after each pause in a source
-
-
 class SkippedLines(msgspec.Struct):
     """The numbers of skipped lines of a source, per stream."""
 
@@ -123,7 +120,6 @@ class StreamReading:
         gaps: SkippedLines | None = None,
         timeouts: frozenset[str] = frozenset(),
         starts: frozenset[str] = frozenset(),
-        pauses: Pauses | None = None,
     ) -> None:
         self.source = source
         self.starts = starts  #: rules that match a failed start
@@ -155,7 +151,8 @@ class StreamReading:
         self.last_zoned = False  #: True if the zone of the last time is known
         #: seconds by which the end of daylight saving time set the clock back since the last step
         self.turned_back = 0.0
-        self._pauses: Pauses = pauses if pauses is not None else deque(maxlen=MAX_PAUSES)
+        # number and time of the first line after each pause
+        self._pauses: deque[tuple[int, float]] = deque(maxlen=MAX_PAUSES)
         self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
@@ -186,7 +183,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the end of the first pause below a line of the source. The line was printed before it."""
+        """Return the end of the first pause below a line of the stream. The line was printed before it."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stallwatch_exporter.incident import LOCATED_BY_STACKS, UNKNOWN_FAILURE, Incident, Resolution, Severity
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
@@ -447,7 +447,7 @@ class Alarms:
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
     """Return the rank that blocks the run according to the stacks or the cause in the log."""
-    if stacks is not None and stacks.odd and rule in LOCATED_BY_STACKS:
+    if stacks is not None and stacks.odd and rule in (*STANDSTILLS, UNKNOWN_FAILURE):
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
 
