@@ -27,7 +27,7 @@ from stallwatch_alerts.storage.engine import migrate, open_engine
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_exporter.cluster.backing import Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
+from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 
 RUN = RunIdentity(key="5f0c5f0c5f0c5f0c", job="8123.0", origin="slurm")
@@ -197,7 +197,7 @@ def proxy(postgres: Postgres) -> Iterator[Proxy]:
     made.close()
 
 
-def insert(engine: Engine, agent: str, content: bytes, *, version: int = 1, age: float = 0.0) -> None:
+def insert(engine: Engine, agent: str, content: bytes, *, version: int = VERSION, age: float = 0.0) -> None:
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -363,7 +363,7 @@ def test_unreadable_report_does_not_hide_others(agents: Agents, engine: Engine) 
     insert(engine, "bytes", b"\xff\x00garbage")
     insert(engine, "deep", b"[" * 100_000)
     insert(engine, "wrong", msgspec.json.encode({**newer, "number": "seven"}))
-    insert(engine, "newer", msgspec.json.encode(newer), version=2)
+    insert(engine, "newer", msgspec.json.encode(newer), version=VERSION + 1)
     insert(engine, "large", b" " * (MOST_BYTES + 1))
     merger = agents.join("n1")
     for _ in range(2):
@@ -375,7 +375,7 @@ def test_unreadable_report_does_not_hide_others(agents: Agents, engine: Engine) 
     ]
 
 
-@pytest.mark.parametrize("content", [b"garbage", msgspec.json.encode(Reply(v=2))])
+@pytest.mark.parametrize("content", [b"garbage", msgspec.json.encode(Reply(v=VERSION + 1))])
 def test_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content: bytes) -> None:
     merger = agents.join("n1")
     agents.join("n2", timing=replace(PATIENT, acknowledgement=0.0))
