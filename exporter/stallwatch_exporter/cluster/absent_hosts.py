@@ -39,7 +39,7 @@ class AbsentHosts:
         self._book: IncidentManager | None = None
         self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
         self._ranks: dict[str, Collection[int]] = {}  # last known ranks of these hosts
-        self._reported: set[str] = set()  # hosts whose own incidents report that the hosts are gone
+        self._reported: set[str] = set()  # hosts whose loss is reported by their own incidents
 
     def look(
         self,

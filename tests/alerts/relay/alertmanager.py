@@ -74,7 +74,7 @@ class Post:
             return error.code, error.read().decode()
 
 
-def told(chat_server: Any, count: int) -> list[tuple[str, str, str]]:
-    """Return run, id and status of the messages after `count` requests."""
+def posted(chat_server: Any, count: int) -> list[tuple[str, str, str]]:
+    """Return kind, rule, and status of the messages after `count` requests."""
     chat_server.wait_for_requests(count)
     return [(body["kind"], body["rule"], body["status"]) for body in chat_server.bodies]

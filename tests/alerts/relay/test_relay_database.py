@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alertmanager import alert, group, told
+from alertmanager import alert, group, posted
 
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import fingerprint
@@ -47,7 +47,7 @@ def test_alertmanager_retries_if_the_database_fails(
         connection.exec_driver_sql("ALTER TABLE gone RENAME TO messages")
     assert post(None, "/-/healthy") == 200
     assert post(group(alert("StallwatchRankGone"))) == 200
-    assert told(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
+    assert posted(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
 
 
 def test_two_relays_on_one_database_notify_once(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from alertmanager import STARTED, alert, group, told
+from alertmanager import STARTED, alert, group, posted
 
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.store import IncidentStore
@@ -30,7 +30,7 @@ def test_alerts_of_one_incident_are_one_message(
     answers = [post.answer(both) for _ in range(3)]  # Alertmanager repeats a group while it fires
     assert [status for status, _ in answers] == [200, 200, 200]
     assert [text for _, text in answers] == ["stored: 1 new\n", *["stored: 1 repeated\n"] * 2]
-    assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
+    assert posted(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
 
 
 def test_alerts_of_three_hosts_of_a_run_are_one_message(
@@ -45,7 +45,7 @@ def test_alerts_of_three_hosts_of_a_run_are_one_message(
     hosts = [alert(incident="stall", instance=f"n{number}:19400") for number in (1, 2)]
     answer = post.answer(group(*hosts, alert("StallwatchHostGone", host="n3")))
     assert answer == (200, "stored: 1 new\n")
-    assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
+    assert posted(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
     assert chat_server.bodies[0]["id"] == "myrun/stall/silent-hang-no-error/1"
 
 
@@ -57,7 +57,7 @@ def test_lost_host_is_no_separate_message_if_an_incident_is_about_it(
     )
     answer = start().answer(group(alert("StallwatchHostGone", host="n3")))
     assert answer[0] == 200
-    assert told(chat_server, 1) == [("finding", "host-gone", "open")]
+    assert posted(chat_server, 1) == [("finding", "host-gone", "open")]
 
 
 def test_lost_host_is_a_separate_message_unless_a_stall_mentions_it(
@@ -67,7 +67,7 @@ def test_lost_host_is_a_separate_message_unless_a_stall_mentions_it(
     start(alerts={"urls": (chat_server.url,), "language": "zh"})(
         group(alert("StallwatchHostGone", host="n3"))
     )
-    assert told(chat_server, 1) == [("alert", "StallwatchHostGone", "open")]
+    assert posted(chat_server, 1) == [("alert", "StallwatchHostGone", "open")]
     assert chat_server.bodies[0]["title"].startswith("[myrun] 主机 n3 失联")
 
 
@@ -82,7 +82,7 @@ def test_end_of_an_incident_goes_only_to_notified_chats(
     post(group(alert(incident="stall")))
     store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1090.0, updated_at=1090.0))
     post(over)
-    assert told(chat_server, 2) == [
+    assert posted(chat_server, 2) == [
         ("stall", "silent-hang-no-error", "open"),
         ("stall", "silent-hang-no-error", "resolved"),
     ]
@@ -120,7 +120,7 @@ def test_alert_is_not_matched_with_a_past_incident(
 ) -> None:
     store.upsert(stall(id="myrun/x/y/1", **earlier))
     start()(group(alert("StallwatchRunFailed", incident=earlier["kind"])))
-    assert told(chat_server, 1) == [("alert", "StallwatchRunFailed", "open")]
+    assert posted(chat_server, 1) == [("alert", "StallwatchRunFailed", "open")]
 
 
 def test_relay_does_not_repeat_messages_of_the_agent(
@@ -194,5 +194,5 @@ def test_failure_closes_its_incident_for_any_of_its_alerts(
     )
     assert [post.answer(all_three)[1] for _ in range(2)] == ["stored: 1 new\n", "stored: 1 repeated\n"]
     assert post.answer(group(alert("StallwatchRankGone", rule="rank-gone", firing=False)))[0] == 200
-    assert told(chat_server, 2) == [("finding", "rank-gone", "open"), ("ended", "cuda-oom", "resolved")]
+    assert posted(chat_server, 2) == [("finding", "rank-gone", "open"), ("ended", "cuda-oom", "resolved")]
     assert chat_server.requests == 2

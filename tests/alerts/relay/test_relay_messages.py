@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from alertmanager import STARTED, alert, group, told
+from alertmanager import STARTED, alert, group, posted
 
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
@@ -38,7 +38,7 @@ def test_message_contains_the_diagnosis_of_the_incident(
     store.upsert(crashed(stall, oom_primary))
     post = start(alerts={"dashboard_url": "https://dash.example/"})
     assert post(group(alert("StallwatchCudaOom", rule="cuda-oom"))) == 200
-    assert told(chat_server, 1) == [("ended", "cuda-oom", "resolved")]
+    assert posted(chat_server, 1) == [("ended", "cuda-oom", "resolved")]
     (body,) = chat_server.bodies
     assert body["title"] == "[myrun] failed: CUDA out of memory (rank 7)"
     for fact in ("torch.OutOfMemoryError", "1. Lower micro_batch_size.", "exit code 1"):
@@ -93,7 +93,7 @@ def test_message_without_an_incident_uses_the_text_of_the_alert(start: Any, chat
     post = start()
     post(group(alert("StallwatchAgentGone")))
     post(group(alert("StallwatchAgentGone", firing=False)))
-    assert told(chat_server, 2) == [
+    assert posted(chat_server, 2) == [
         ("alert", "StallwatchAgentGone", "open"),
         ("alert", "StallwatchAgentGone", "resolved"),
     ]
@@ -140,4 +140,4 @@ def test_minimum_severity_applies_to_the_relay(start: Any, chat_server: Any) -> 
     post = start(alerts={"min_severity": "critical"})
     post(group(alert("StallwatchSlowdown", severity="warning")))
     post(group(alert("StallwatchTest", severity="info")))  # a test alert is always sent
-    assert told(chat_server, 1) == [("test", "test-message", "open")]
+    assert posted(chat_server, 1) == [("test", "test-message", "open")]

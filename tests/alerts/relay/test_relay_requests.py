@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from alertmanager import Post, alert, group, told
+from alertmanager import Post, alert, group, posted
 
 from stallwatch_alerts.relay.relay import Relay
 from stallwatch_alerts.settings import AlertSettings, RelaySettings
@@ -45,7 +45,7 @@ def test_invalid_alert_does_not_affect_the_others(
     status, text = post.answer(both)
     assert status == 400
     assert "alerts[0]: " in text and wrong in text and "the other alerts are stored: 1 new" in text
-    assert told(chat_server, 1) == [("alert", "StallwatchAgentGone", "open")]
+    assert posted(chat_server, 1) == [("alert", "StallwatchAgentGone", "open")]
     assert 'outcome="refused"} 1.0' in post.answer(None, "/metrics")[1]
 
 
@@ -79,7 +79,7 @@ def test_token_is_required(start: Any, chat_server: Any) -> None:
     assert post(None, "/api/messages") == 401
     assert post(None, "/-/healthy") == 200
     assert post(body, headers={"Authorization": "Bearer s3cr3t"}) == 200
-    assert told(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
+    assert posted(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
 
 
 def test_other_requests_get_a_hint(start: Any) -> None:

@@ -41,7 +41,7 @@ DIED = {"ending": FAILED}
 TRACE = ["Traceback (most recent call last):"]
 
 
-def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
+def diagnosed(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of("\n".join(lines)))
     return rendered(reading.diagnose(**known))  # type: ignore[arg-type]
@@ -78,24 +78,24 @@ def test_following_lines_show_whether_an_exception_was_fatal(
     catalogue: Catalogue,
     matcher: Matcher,
 ) -> None:
-    diagnosis = told(catalogue, matcher, lines, **known)
+    diagnosis = diagnosed(catalogue, matcher, lines, **known)
     assert (schema_1_verdict(diagnosis), harm_of(diagnosis)) == (verdict, harm)
     assert (diagnosis.primary is not None and diagnosis.primary.rule == RULE) == (harm == "fatal")
 
 
 def test_log_that_ends_at_an_exception_is_less_certain(catalogue: Catalogue, matcher: Matcher) -> None:
-    open_end = told(catalogue, matcher, [*STEPS[:20], BROKEN]).primary
-    died = told(catalogue, matcher, [*STEPS[:20], BROKEN], **DIED).primary
+    open_end = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN]).primary
+    died = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN], **DIED).primary
     assert open_end is not None and died is not None
     assert open_end.confidence <= 0.6 < died.confidence
 
 
 def test_later_fatal_error_is_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
-    known = told(catalogue, matcher, [*STEPS[:20], BROKEN, MEMORY], **DIED)
+    known = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN, MEMORY], **DIED)
     assert known.primary is not None and known.primary.rule == "cuda-oom" and harm_of(known) == "by-progress"
-    unknown = told(catalogue, matcher, [*STEPS[:20], BROKEN, OTHER], **DIED)
+    unknown = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN, OTHER], **DIED)
     assert unknown.primary is None and unknown.unknown[0].exception == "ZeroDivisionError"
-    killed = told(catalogue, matcher, [*STEPS[:20], BROKEN], ending=killed_by("SIGKILL"))
+    killed = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN], ending=killed_by("SIGKILL"))
     assert harm_of(killed) == "by-progress"
 
 
@@ -126,7 +126,7 @@ def test_missing_output_of_a_failed_script_is_not_the_cause(
         )
 
     lines = [*STEPS[:20], ended(first, "ZeroDivisionError: division by zero"), ended(second, error)]
-    diagnosis = told(catalogue, matcher, lines)
+    diagnosis = diagnosed(catalogue, matcher, lines)
     named = diagnosis.primary.rule if diagnosis.primary is not None else diagnosis.unknown[0].exception
     assert named == cause
 
@@ -140,7 +140,7 @@ Traceback (most recent call last):
   File "/env/bin/torchrun", line 8, in <module>
     sys.exit(main())
 KeyboardInterrupt"""
-    diagnosis = told(catalogue, matcher, ["Loading the data", usage, waited])
+    diagnosis = diagnosed(catalogue, matcher, ["Loading the data", usage, waited])
     assert diagnosis.verdict == "failed"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "config-argparse-error"
 
@@ -154,14 +154,17 @@ Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/visdom/__init__.py", line 7, in send
     send()
 requests.exceptions.ConnectionError: no answer from localhost:8097"""
-    verdicts = [told(catalogue, matcher, [*STEPS[:20], cut, *STEPS[20:later]]).verdict for later in (20, 24)]
+    verdicts = [
+        diagnosed(catalogue, matcher, [*STEPS[:20], cut, *STEPS[20:later]]).verdict for later in (20, 24)
+    ]
     assert verdicts == ["unknown-failure", "unfinished"]
 
 
 def test_failed_batch_thread_is_survived_after_two_steps(catalogue: Catalogue, matcher: Matcher) -> None:
     dies = f"Exception in thread Thread-3 (prefetch):\n{OTHER}"
     verdicts = [
-        told(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict for after in (0, 1, 2)
+        diagnosed(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict
+        for after in (0, 1, 2)
     ]
     assert verdicts == ["unknown-failure", "unknown-failure", "unfinished"]
 
@@ -181,7 +184,7 @@ def test_failed_batch_thread_is_survived_after_two_steps(catalogue: Catalogue, m
 def test_optional_library_does_not_end_a_run_with_steps(
     lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
-    diagnosis = told(catalogue, matcher, lines)
+    diagnosis = diagnosed(catalogue, matcher, lines)
     rules = ("package-not-installed", "extension-build-failed")
     missing = next(finding for finding in diagnosis.findings if finding.rule in rules)
     assert (diagnosis.verdict, missing.harm) == (verdict, harm)
@@ -201,7 +204,7 @@ HALTED = "ERROR: the policy collapsed. Halting."
 def test_program_that_stops_itself_fails_unless_it_continued(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
-    diagnosis = told(catalogue, matcher, lines)
+    diagnosis = diagnosed(catalogue, matcher, lines)
     assert diagnosis.verdict == verdict
     assert (diagnosis.primary is not None) == (verdict == "failed")
 
@@ -226,7 +229,7 @@ ENDED = "training finished"
 def test_exception_that_a_finished_training_survived_did_not_end_the_run(
     lines: list[str], known: dict[str, object], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
-    diagnosis = told(catalogue, matcher, lines, **known)
+    diagnosis = diagnosed(catalogue, matcher, lines, **known)
     assert diagnosis.verdict == verdict
     assert [exception.exception for exception in diagnosis.unknown] == ["ZeroDivisionError"]
 
@@ -241,11 +244,11 @@ def test_check_in_a_start_script_is_no_failure_while_the_script_runs(
         f'  File "{file}", line 1, in <module>',
         "ModuleNotFoundError: No module named 'flash_attn'",
     ]
-    running = told(catalogue, matcher, lines, now=1e9)
+    running = diagnosed(catalogue, matcher, lines, now=1e9)
     assert [finding.harm for finding in running.findings] == ["harmless"]
-    assert told(catalogue, matcher, lines, ending=FAILED).primary is not None
+    assert diagnosed(catalogue, matcher, lines, ending=FAILED).primary is not None
     program = [*TRACE, '  File "/w/train.py", line 1, in <module>', lines[-1]]
-    assert told(catalogue, matcher, program, now=1e9).primary is not None
+    assert diagnosed(catalogue, matcher, program, now=1e9).primary is not None
 
 
 THREAD = """\
@@ -269,10 +272,10 @@ def test_end_of_a_thread_explains_a_stall_after_the_last_prepared_batches(
     catalogue: Catalogue, matcher: Matcher, error: str
 ) -> None:
     lines = [*STEPS[:10], THREAD.format(error=error), *STEPS[10:16]]
-    stalled = told(catalogue, matcher, lines, now=1e9, stalled=True, waited=31.0, threshold=30.0)
+    stalled = diagnosed(catalogue, matcher, lines, now=1e9, stalled=True, waited=31.0, threshold=30.0)
     named = stalled.primary.rule if stalled.primary is not None else stalled.unknown[0].message
     assert named in (RULE, error.partition(": ")[2]) and stalled.verdict != "healthy"
-    running = told(catalogue, matcher, lines, now=1e9)
+    running = diagnosed(catalogue, matcher, lines, now=1e9)
     assert (running.verdict, running.primary) == ("healthy", None)
 
 
@@ -283,5 +286,5 @@ def test_end_of_a_thread_of_a_library_does_not_explain_a_stall(
     path = "/env/lib/python3.11/site-packages/transformers/safetensors_conversion.py"
     thread = THREAD.replace("/w/data.py", path).format(error="ConnectionError: no route to host")
     known = {"now": 1e9, "stalled": True, "waited": 31.0, "threshold": 30.0}
-    stalled = told(catalogue, matcher, [*thread.splitlines(), *STEPS[:10]], **known)
+    stalled = diagnosed(catalogue, matcher, [*thread.splitlines(), *STEPS[:10]], **known)
     assert stalled.primary is not None and stalled.primary.rule == "silent-hang-no-error"
