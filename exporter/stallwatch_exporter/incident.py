@@ -75,9 +75,8 @@ class Incident(msgspec.Struct, kw_only=True):
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
-    of_peers: bool = (
-        False  #: True if the cause only shows that other processes of the run could not be reached
-    )
+    #: True if the cause only shows that other processes of the run could not be reached
+    of_peers: bool = False
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
     hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
@@ -103,9 +102,7 @@ class Incident(msgspec.Struct, kw_only=True):
     @property
     def is_standstill(self) -> bool:
         """True if the stacks, and not the log, show which rank holds up the run."""
-        from stallwatch_rules.judgements.conclusions import STANDSTILLS  # slow to import
-
-        return self.rule == UNKNOWN_FAILURE or self.rule in STANDSTILLS
+        return is_standstill(self.rule)
 
     @property
     def quiet_since(self) -> float:
@@ -190,6 +187,13 @@ class Incident(msgspec.Struct, kw_only=True):
     def watch_ended(self) -> bool:
         """Return whether the incident was closed because its ``stallwatch tail`` was stopped."""
         return self.unwatched and self.ending is not None
+
+
+def is_standstill(rule: str) -> bool:
+    """Return whether stacks, and not the log, show which rank holds up a run with a stall of this rule."""
+    from stallwatch_rules.judgements.conclusions import STANDSTILLS  # slow to import
+
+    return rule == UNKNOWN_FAILURE or rule in STANDSTILLS
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:

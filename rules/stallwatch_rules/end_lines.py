@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_rules.endings import Ending, MemoryUse
+from stallwatch_rules.endings import BY_SIGKILL, Ending, MemoryUse
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Line
 from stallwatch_rules.stacks.spans import ranks_in, spans_of
@@ -27,7 +27,6 @@ OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 # Closer lines might be from other hosts.
 _LINES_AFTER = 100
 _MOST_HOSTS = 1024
-_BY_SIGKILL = (-9, 137)  # exit codes of a process that SIGKILL ended, and of a shell that ran the process
 _MOST_RANKS = 200  # maximum number of characters of the ranks whose memory was measured
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(
@@ -174,5 +173,5 @@ def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
         if steps.get(end.source, 0) <= end.number + _LINES_AFTER:
             chosen = chosen_end(chosen, end)
     codes = [item for stream in streams.values() for item in stream.summary.codes.items()]
-    killed = {rank for rank, code in codes if code in _BY_SIGKILL}
+    killed = {rank for rank, code in codes if code in BY_SIGKILL}
     return _with_memory_of_killed(chosen, killed) if chosen is not None else None

@@ -22,6 +22,7 @@ EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit",
 #: Outcome of an incident. "ended": a person or a time limit stopped the run, or the run finished.
 Outcome = Literal["recovered", "ended", "crashed"]
 
+BY_SIGKILL = (-9, 137)  #: exit codes of a process that SIGKILL ended, and of a shell that ran the process
 _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 

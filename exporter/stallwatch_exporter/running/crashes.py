@@ -87,6 +87,18 @@ class ProcessEnd(msgspec.Struct, frozen=True):
         both_from = max(self.started, other.started)
         return min(self.last_seen, other.last_seen) - both_from > _BESIDE_SECONDS
 
+    def crash(self, step: int | None, total: int | None = None) -> Crash:
+        """Return this end as the crash of the run at a step."""
+        return Crash(
+            self.rank,
+            self.pid,
+            self.code,
+            step=step,
+            total=total,
+            by="silence" if self.fate == "silent" else "process",
+            time=steady.wall(self.ended_at) if self.ended_at is not None else None,
+        )
+
     @property
     def _in_teardown(self) -> bool:
         """Return whether a signal ended the process only after its work. Libraries can crash at exit."""
@@ -241,15 +253,7 @@ def _crash(process: ProcessEnd, reached: Reached) -> Crash:
     if _before_the_end(process, reached):
         steps = [process.step, process.run_step, reached.step]
     step = next((each for each in steps if each is not None), None)
-    return Crash(
-        process.rank,
-        process.pid,
-        process.code,
-        step=step,
-        total=_total(step, reached),
-        by="silence" if process.fate == "silent" else "process",
-        time=steady.wall(process.ended_at) if process.ended_at is not None else None,
-    )
+    return process.crash(step, _total(step, reached))
 
 
 def _total(step: int | None, reached: Reached) -> int | None:

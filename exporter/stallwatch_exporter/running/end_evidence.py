@@ -11,7 +11,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from stallwatch_exporter import steady
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.crashes import (
@@ -108,10 +107,7 @@ class EndEvidence:
         if len(self.programs.known) < 2:
             return None
         failed = failed_beside(self._ends(probing, None))
-        if failed is None:
-            return None
-        time = steady.wall(failed.ended_at) if failed.ended_at is not None else None
-        return Crash(failed.rank, failed.pid, failed.code, step=failed.step, time=time)
+        return failed.crash(failed.step) if failed is not None else None
 
     @property
     def exit_codes(self) -> dict[int, int]:

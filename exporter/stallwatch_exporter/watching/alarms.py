@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity, is_standstill
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
@@ -95,9 +95,8 @@ class Alarms:
         self._catalogue = catalogue
         # Maps a rule to the rule that replaces it when memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        self.steps_stay_slow: Callable[[], bool] = lambda: (
-            False
-        )  #: returns whether steps are slower than before
+        #: returns whether steps are slower than before
+        self.steps_stay_slow: Callable[[], bool] = lambda: False
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected
         self.ending = False  #: true if a rank ended with an error, so the launcher ends the other ranks
@@ -447,7 +446,7 @@ class Alarms:
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
     """Return the rank that blocks the run according to the stacks or the cause in the log."""
-    if stacks is not None and stacks.odd and rule in (*STANDSTILLS, UNKNOWN_FAILURE):
+    if stacks is not None and stacks.odd and is_standstill(rule):
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
-from stallwatch_rules.diagnosis.exits import BY_SIGKILL, BY_SIGTERM, SIGTERM, ended_with
+from stallwatch_rules.diagnosis.exits import BY_SIGTERM, SIGTERM, ended_with
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.endings import BY_SIGKILL
 from stallwatch_rules.failures.flight import FlightData, WatchdogPosition, reporting, watchdog_positions
 from stallwatch_rules.failures.tracebacks import HEADER
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.endings import BY_SIGKILL
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
@@ -21,7 +22,6 @@ SIGTERM: Tag = "sigterm"
 SIGKILL: Tag = "sigkill"
 FROM_OUTSIDE: Tag = "killed-from-outside"  #: tag of the rule for a SIGKILL that the kernel did not send
 BY_SIGTERM = (-15, 143)
-BY_SIGKILL = (-9, 137)
 BY_SEGFAULT = (-11, 139)  #: exit codes of a process that SIGSEGV ended, and of a shell that ran the process
 MOST_STATUS = 127  #: maximum exit status set by a program itself; 128 + n and negative numbers mean a signal
 #: Messages that show that a signal asked a launcher to end. They are from torchrun's agent, its

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from stallwatch_rules.judgements.standstill import departures_sentence
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
 #: Tags of signals that can end a process during its teardown after a failure.
@@ -121,14 +122,19 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
     The lines of several ranks can be out of order in a log, but a launcher reports the end of a process after
     the process has printed its last lines.
     """
-    firsts = [hits.first.line for hits in late.hits.values()]
     own = [hits.first.line for hits in finding.hits.values()]
     if any(rank is not None for _, rank in late.hits) or not own:
         return False
     timed = [*(place.time for place in finding.occurrences), *(place.time for place in late.occurrences)]
     if None not in timed:  # the times show a different order
         return False
-    return all(any(line.source == at.source and line.number < at.number for line in own) for at in firsts)
+    return _each_is_below(late, own)
+
+
+def _each_is_below(late: RuleFinding, lines: Sequence[Line]) -> bool:
+    """Return whether each stream's first match of a finding is below one of these lines, in the same file."""
+    firsts = [hits.first.line for hits in late.hits.values()]
+    return all(any(line.source == at.source and line.number < at.number for line in lines) for at in firsts)
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
@@ -161,8 +167,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     if same_stream:
         return all(exception.index < place.position for place in same_stream)
     # A launcher reports the crash of one rank below the exceptions of other ranks.
-    raised, firsts = exception.seen.raised.line, [hits.first.line for hits in late.hits.values()]
-    return all(raised.source == line.source and raised.number < line.number for line in firsts)
+    return _each_is_below(late, [exception.seen.raised.line])
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exits import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, lines_about_memory
+from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL, lines_about_memory
 from stallwatch_rules.diagnosis.findings import RuleFinding, came_before, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, Snapshot
-from stallwatch_rules.endings import Ending, MemoryUse
+from stallwatch_rules.endings import BY_SIGKILL, Ending, MemoryUse
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Message, message
