@@ -18,7 +18,7 @@ from stallwatch_rules.failures.tracebacks import HEADER
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.activities import Activity
-from stallwatch_rules.progress.timeline import StepClock, longest_timeline
+from stallwatch_rules.progress.timeline import StepClock, Timeline, longest_timeline
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
@@ -110,8 +110,10 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
+    lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
+    clock = StepClock(lead)
     begun = [
-        (rank or 0, stream, stream.activity_now, _before_steps(stream.activity_now, stream, run))
+        (rank or 0, stream, stream.activity_now, _before_steps(stream.activity_now, stream, lead, clock))
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
         if not _is_over(stream.activity_now, waited) or _is_traceback_of(rule, stream)
@@ -155,17 +157,19 @@ def _is_traceback_of(rule: str, stream: StreamReading) -> bool:
     return bool(below) and rule in min(below, key=lambda each: each.line.number).rules
 
 
-def _before_steps(activity: Activity, stream: StreamReading, run: Snapshot) -> bool | None:
+def _before_steps(
+    activity: Activity, stream: StreamReading, lead: Timeline | None, clock: StepClock
+) -> bool | None:
     """Return whether the run completed steps after an activity of a rank that prints no steps itself.
 
-    Return ``None`` if the order of the activity and the steps is unknown.
+    ``lead`` is the longest timeline of the run, and ``clock`` finds its steps. Return ``None`` if the order
+    of the activity and the steps is unknown.
     """
-    lead = longest_timeline({key: other.timelines for key, other in run.streams.items()})
     if stream.last_advance is not None or lead is None or not lead.intervals:
         return False
     time = stream.when(activity.last)
     if time is not None and all(interval.time is not None for interval in lead.intervals):
-        return StepClock(lead).after(time) >= SURVIVED
+        return clock.after(time) >= SURVIVED
     if lead.source != activity.last.source:
         return None
     return sum(interval.number > activity.last.number for interval in lead.intervals) >= SURVIVED

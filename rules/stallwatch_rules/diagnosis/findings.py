@@ -321,9 +321,9 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     if time is None:  # as in a traceback, but the stream can show a time by which the line was printed
         return max(steps, clock.after(stream.pause_after(line)))
     done = _time_of_step(stream.timelines.main, advances)
-    if time is not None and done is not None and time < done - CLOCK_STEP:
+    if done is not None and time < done - CLOCK_STEP:
         return steps
-    below = clock.below(line, time) if time is not None else None
+    below = clock.below(line, time)
     return max(steps, clock.after(time) if below is None else below)
 
 

@@ -18,7 +18,7 @@ from stallwatch_rules.diagnosis.snapshot import Assessment
 from stallwatch_rules.failures.launchers import Stop
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED
 from stallwatch_rules.messages import Text, message
-from stallwatch_rules.progress.timeline import CLOCK_STEP, Restart, Timeline, next_restart
+from stallwatch_rules.progress.timeline import CLOCK_STEP, Restart, Restarts, Timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
@@ -148,7 +148,8 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
             matches = [match for hits in finding.hits.values() for match in (hits.first, hits.last)]
             found += [(finding.role, match.line) for match in matches]
     found += [("unknown", finding.seen.last.line) for finding in now.exceptions.unknown]
-    of_last = [(role, line) for role, line in found if _same(next_restart(line, restarts), last)]
+    by_source = Restarts(restarts)
+    of_last = [(role, line) for role, line in found if _same(by_source.next(line), last)]
     if not of_last:
         return ""
     _, line = min(of_last, key=lambda found: (_ROLES.index(found[0]), -found[1].number))

@@ -22,15 +22,23 @@ class Restart(msgspec.Struct, frozen=True):
     local_ranks: tuple[int, ...]  #: local ranks (rank numbers within a node) of the workers that failed
     step: int | None  #: the last step of the run before the restart
     followed: int  #: number of steps after the restart
-    attempt: int | None = (
-        None  #: number of the attempt that ended, if the name of its log contains the number
-    )
+    #: number of the attempt that ended, if the name of its log contains the number
+    attempt: int | None = None
 
 
-def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
-    """Return the first restart that follows a line in the same source."""
-    later = (each for each in restarts if each.line.source == line.source and each.line.number >= line.number)
-    return min(later, key=lambda restart: restart.line.number, default=None)
+class Restarts:
+    """The restarts of a run, ordered so that a lookup reads only the restarts in the line's own source."""
+
+    def __init__(self, restarts: Iterable[Restart] = ()) -> None:
+        self._of_source: dict[str, list[Restart]] = {}
+        for restart in restarts:
+            self._of_source.setdefault(restart.line.source, []).append(restart)
+
+    def next(self, line: Line) -> Restart | None:
+        """Return the first restart that follows a line in the same source."""
+        of_source = self._of_source.get(line.source, ())
+        later = (restart for restart in of_source if restart.line.number >= line.number)
+        return min(later, key=lambda restart: restart.line.number, default=None)
 
 
 MAX_INTERVALS = 1000
@@ -296,8 +304,8 @@ def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) 
 class StepClock:
     """Finds the steps that were completed before or after a time or a line."""
 
-    def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
-        self._restarts = restarts
+    def __init__(self, timeline: Timeline | None, restarts: Iterable[Restart] = ()) -> None:
+        self._restarts = Restarts(restarts)
         intervals = timeline.intervals if timeline is not None else []
         self._source = timeline.source if timeline is not None else ""
         self._rank = timeline.rank if timeline is not None else None
@@ -351,12 +359,12 @@ class StepClock:
 
     def restarted(self, line: Line) -> int:
         """Return the number of steps after the first restart of workers that follows a line."""
-        restart = next_restart(line, self._restarts)
+        restart = self._restarts.next(line)
         return restart.followed if restart is not None else 0
 
     def at_restart(self, line: Line) -> int | None:
         """Return the last step before the first restart of workers that follows a line."""
-        restart = next_restart(line, self._restarts)
+        restart = self._restarts.next(line)
         return restart.step if restart is not None else None
 
     def had_begun(self, line: Line) -> bool:
