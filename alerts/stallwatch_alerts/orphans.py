@@ -22,6 +22,8 @@ from stallwatch_rules.files import open_to_append
 
 _FRESH_SECONDS = 60.0
 
+_Agents = list[tuple[Path, AgentInfo]]  # folders of runs, with their agents
+
 
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
     """Report incidents whose messages might be missing, because their agents were killed.
@@ -31,13 +33,14 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
     message is sent twice, because the database records past notifications. Return the folders of these runs
     with their agents. The caller passes them to `mark_reported` after everything is stored.
     """
-    found: list[tuple[Path, AgentInfo]] = []
-    for folder, info in _left_behind(home, now):
+    found: _Agents = []
+    kept = kept_runs(home)
+    for folder, info in _left_behind(kept, now):
         until = reported_until(info, now)
         if until == math.inf:
             continue
         if info.key:
-            over = _resolved(home, info.key)
+            over = _resolved(_of_run(kept, info.key))
             for incident in _of_all_hosts(folder):
                 left = incident.status == "open" and incident.id not in over
                 if left or (incident.status == "resolved" and incident.updated_at > until):
@@ -48,12 +51,11 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
     return found
 
 
-def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent has ended.
+def _left_behind(kept: _Agents, now: float) -> _Agents:
+    """Return the agents that have ended, with their folders.
 
-    A multi-host run is included only if all of its agents have ended.
+    The agents of a multi-host run are included only if all of them have ended.
     """
-    kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
 
@@ -86,37 +88,40 @@ def close_orphans(
     notifications prevents a second message.
     """
     closed: list[Incident] = []
-    for folder, info in _left_behind(home, now):
+    kept = kept_runs(home)
+    for folder, info in _left_behind(kept, now):
         if info.end_is_unknown:
-            closed += _close(home, folder, now, info, notify, adopt)
+            closed += _close(folder, now, info, _of_run(kept, info.key), notify, adopt)
     return closed
 
 
-def _hosts(home: Path, key: str) -> set[str]:
-    """Return the hosts of a multi-host run whose agents have folders in `home`."""
-    return {info.host_in_run for _, info in kept_runs(home) if info.key == key}
+def _of_run(kept: _Agents, key: str) -> _Agents:
+    """Return the agents of the multi-host run with this key; an empty list for a run on one host."""
+    return [(folder, info) for folder, info in kept if key and info.key == key]
 
 
-def _resolved(home: Path, key: str) -> set[str]:
+def _resolved(agents: _Agents) -> set[str]:
     """Return the IDs of a multi-host run's incidents that any of its agents recorded as resolved."""
-    folders = [folder for folder, info in kept_runs(home) if info.key == key]
     return {
         incident.id
-        for folder in folders
+        for folder, _ in agents
         for incident in _of_all_hosts(folder)
         if incident.status == "resolved"
     }
 
 
 def _close(
-    home: Path,
     folder: Path,
     now: float,
     info: AgentInfo,
+    agents: _Agents,
     notify: Callable[[Incident], None],
     adopt: Callable[[Incident], None],
 ) -> list[Incident]:
-    """Close the incidents of one agent, except incidents that another agent of the run has resolved."""
+    """Close the incidents of one agent, except incidents that another agent of the run has resolved.
+
+    `agents` are the agents of a multi-host run.
+    """
     of_all_hosts = bool(info.key)
     left = [
         msgspec.structs.replace(left_open(orphan, info), updated_at=now)
@@ -124,7 +129,7 @@ def _close(
         if orphan.status == "open" and not orphan.is_final_incident
     ]
     if left and of_all_hosts:
-        over = _resolved(home, info.key)
+        over = _resolved(agents)
         left = [orphan for orphan in left if orphan.id not in over]
     if not left:
         return []
@@ -134,7 +139,7 @@ def _close(
         for orphan in left:
             episodes.take(orphan)
         episodes.flush()
-    here = _hosts(home, info.key) if of_all_hosts else set()
+    here = {agent.host_in_run for _, agent in agents}
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
             for incident in closed:  # notify first, because recorded incidents are not sent again

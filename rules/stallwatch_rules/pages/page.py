@@ -109,9 +109,8 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     tags: list[Tag] = []
     when: list[str] = []  #: comparisons of captures; a match counts only if none of them fails
     requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
-    quotes: list[
-        str
-    ] = []  #: lines that contain the reason, which a report shows together with the rule's lines
+    #: patterns of lines that contain the reason, which a report shows together with the rule's lines
+    quotes: list[str] = []
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
     probe: str | None = None
