@@ -309,7 +309,7 @@ def spans(ranks: Sequence[int]) -> str:
 
 @dataclass
 class _Deviation:
-    """A rank's deviation: it is stuck at `at`, skips from `at` to `other`, or swaps both."""
+    """A rank's deviation: it is stuck at `at`, skips from `at` to `other`, or swaps these operations."""
 
     rank: int
     at: int  #: index of the operation in the first step

@@ -126,7 +126,7 @@ class Trial:
         self.restart_needed = False  #: True if only the next run sends waiting messages
         self.may_lose = False  #: True if messages can be lost, provided that Stallwatch reports the loss
         self.stopped_by: int | None = None  #: signal that reached both the agent and the training
-        self.asleep = (math.inf, math.inf)  #: time span when the agent was stopped, in Unix time
+        self.asleep = (math.inf, math.inf)  #: Unix times at which the agent was stopped and resumed
         self.problems: list[str] = []
         self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
         self.parts: list[Path] | None = []  #: files with older lines; ``None`` if older lines were truncated
@@ -479,7 +479,7 @@ class Trial:
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
         """Count each missing message as a reported loss or as a silent loss.
 
-        A loss is reported if the output of Stallwatch says that messages were lost.
+        A loss is reported if the output of Stallwatch states that messages were lost.
         """
         if self._was_stopped:
             self.result.expected -= len(lost)  # the training ended before these events

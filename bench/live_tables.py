@@ -1,4 +1,4 @@
-"""Build the tables that the live benchmark prints at its end."""
+"""Build the tables that the live benchmark prints at the end."""
 
 from __future__ import annotations
 

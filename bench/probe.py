@@ -216,7 +216,7 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 def import_milliseconds(folder: Path) -> tuple[float, float]:
     """Return the median and minimum milliseconds that the bootstrap adds to Python's start."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
-    rings = folder / f"{os.getpid()}-1"  # this process acts as the command, whose ID names the folder
+    rings = folder / f"{os.getpid()}-1"  # this process acts as the command; its ID names the folder
     rings.mkdir(exist_ok=True)
     environ = with_probe(os.environ, rings)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have compiled bytecode

@@ -9,7 +9,7 @@ independent Gaussian, independent log-normal, or Gaussian with an autocorrelatio
 * Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
   certainty (``fewest``). Even a test that knows the level of the noise and the time of the slow-down needs
-  this number. No test can average out lasting noise.
+  at least this many steps. No test can average out lasting noise.
 * False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
   parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
   a difference is an error. Of all alarms of a run in 640 steps, only one counts. ``SlowHosts`` also ignores
@@ -52,7 +52,7 @@ MOST = 2000  # maximum number of steps until a slow-down is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
 CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
 _99 = 2.326  # 99% quantile of the normal distribution, in standard errors
-_APART = 640  # number of steps after an alarm when other alarms of the same run do not count
+_APART = 640  # number of steps for which further alarms of the same run are ignored
 
 Array = Any  # numpy array of runs × hosts
 

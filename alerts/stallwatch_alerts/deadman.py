@@ -21,7 +21,7 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # an agent counts as hung or stopped this long after its last check
+_SILENT_SECONDS = 30.0  # seconds after its last check until an agent counts as hung or stopped
 
 
 class Deadman:

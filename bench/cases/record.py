@@ -38,8 +38,8 @@ from machine import free_port  # noqa: E402
 
 AFTER_EVENT, AFTER_REPORT, AT_MOST = 200.0, 15.0, 360.0
 PROGRAM_HANGS = HERE / "programs" / "hangs.py"
-#: Parts of the names of live programs that are not recorded because they do not hang within a minute. They
-#: include programs in which a start or a request takes ten minutes.
+#: Parts of the names of live programs that are not recorded because they do not hang within a minute, such as
+#: programs in which a start or a request takes ten minutes.
 _NOT = (
     "never-joins",
     "straggles",

@@ -25,7 +25,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Expected:
-    """The required content of the first message after the event, and the time limit of this message."""
+    """The required content of the first message after the event, and the time limit for this message."""
 
     place: str  #: regular expression for the function, the line, or the phase of the program
     cause: str  #: a key of `live_scoring.CAUSES`

@@ -80,7 +80,7 @@ class Incident(msgspec.Struct, kw_only=True):
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
     hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
-    #: Hosts of the run that no longer report, if the incident is about them: Unix time of the last report.
+    #: Unix time of the last report, by host, if the incident is about hosts that no longer report.
     gone_hosts: dict[str, float] = {}
     run_hosts: int = 0  #: number of hosts of the run, including hosts that do not report; 0 if unknown
     attempt: int = 0  #: number of the job attempt
@@ -93,7 +93,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at the opening. `kind` and `rule` change if a finding becomes the run's end."""
+        """Kind and rule when the incident opened.
+
+        The fields `kind` and `rule` change if a finding becomes the run's end.
+        """
         parts = self.id.rsplit("/", 3)
         if len(parts) == 4 and parts[1] in get_args(Kind):
             return parts[1], parts[2]
@@ -197,7 +200,7 @@ def is_standstill(rule: str) -> bool:
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a copy of an incident that is closed at the time of its agent's end or last report."""
+    """Return a copy of an incident, closed at the time when its agent ended or last reported."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending
@@ -207,7 +210,7 @@ def left_open(incident: Incident, info: AgentInfo) -> Incident:
 Sink = Callable[[Incident], None]
 """Function that receives every change of an incident and returns immediately; the agent counts its errors.
 
-A sink may also have some of these members; ``id`` is the id of an incident:
+A sink can also have some of these members. In this list, ``id`` is the ID of an incident:
 
 * ``alive(problem)`` is called about once a second, after the agent checked the run. ``problem`` describes
   the checks that failed, and is empty if all checks succeeded.
@@ -215,7 +218,7 @@ A sink may also have some of these members; ``id`` is the id of an incident:
 In a run across several hosts, a sink receives the incidents of the agent that merges the reports:
 
 * ``adopt(incident)`` is called after another agent reported this state of the incident. A sink without this
-  method is instead called when an incident ends that it received before.
+  method is instead called when an incident that it received earlier ends.
 * ``release(id)`` is called when another agent takes over the escalation of the incident.
 * ``escalates(id)`` returns whether this agent has planned the escalation of the incident.
 * ``has_sent(id)`` returns whether all due messages about the incident were delivered.

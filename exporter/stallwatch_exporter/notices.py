@@ -96,7 +96,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for work after the command has ended. Errors in it must not change the exit code."""
+    """Return a guard for errors after the command has ended. Such errors must not change the exit code."""
     return Guard(surviving(notice), "the exit code of the command is unchanged")
 
 

@@ -115,7 +115,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote, with ``~`` expanded and a relative path interpreted from `folder`.
+    """Return the path that a user wrote, with ``~`` expanded and relative paths resolved against `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -180,7 +180,7 @@ class ExporterSettings:
     port: int = 19400  #: first port to try; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command for the last scrape
+    linger_seconds: float = 30.0  #: maximum seconds to serve /metrics after the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
     tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate from this authority

@@ -49,7 +49,7 @@ class Draft:
     about: str = ""  #: the incident's ID
     not_before: float = 0.0  #: the earliest time to send; 0 if the message is not deferred
 
-    #: True if the message is withdrawn once the incident is acknowledged or resolved.
+    #: True if the message is withdrawn after the incident is acknowledged or resolved.
     escalation: bool = False
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # maximum number of messages that are not yet stored in a database, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as no free descriptor or thread
+#: Errors that a lack of descriptors, memory, or threads causes.
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)
 _MEMORY_DAYS = 1.0  # number of days that sent messages are kept in memory
 _TAKEN_OVER_SECONDS = 10.0  # seconds that another agent has to record an escalation that it took over
 
@@ -195,7 +196,7 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Return whether messages may be sent from this outbox now.
+        """Return whether messages can be sent from this outbox now.
 
         The outbox in memory waits while the outbox on disk has messages about the same incidents. It does not
         wait if the disk is unreadable or if the run is about to end, because the messages in memory would be

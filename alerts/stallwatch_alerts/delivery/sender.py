@@ -33,7 +33,7 @@ _LATE_SECONDS = 60.0
 # Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # seconds of failed access; no process locks the database for that long
+_STUCK_SECONDS = 10.0  # seconds of failed access that indicate a fault; no process holds a lock that long
 _LOOK_SECONDS = 1.0  # seconds between two checks for messages of other processes and for due retries
 
 

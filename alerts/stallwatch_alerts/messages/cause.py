@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
 # in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
-# States of a rank that waits for no service and no storage.
+# States of a rank that waits neither for a service nor for storage.
 _NOT_IN_A_CALL = frozenset(("stopped", "busy", "debugger", "input"))
 
 
@@ -95,7 +95,7 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
 
 
 def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
-    """Return a text that says where the blocking ranks are, and what to do. Unknown facts are omitted."""
+    """Return a text that states where the blocking ranks are and what to do. Unknown facts are omitted."""
     advice = remedy(stacks, host=host_of_folder(incident), is_over=incident.run_is_over)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)

@@ -228,7 +228,7 @@ def _is_news(incident: Incident) -> bool:
     if incident.kind != "ended" and incident.resolution != "unmended":
         return False
     end = incident.resolved_at or incident.updated_at
-    # The hosts of a run end at different times. The message about the end is sent after the last one.
+    # The hosts of a run end at different times. The message about the end is sent after the last host ends.
     earlier = [event for event in incident.history if event.kind != "ended" and event.at < end]
     return not any(event.rule == incident.rule for event in earlier)
 

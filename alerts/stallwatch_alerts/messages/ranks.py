@@ -57,7 +57,7 @@ def remedy(stacks: StallStacks, *, host: str = "", is_over: bool = False) -> Tex
     """Return the advice for the blamed ranks, or for all ranks if none are blamed.
 
     The result is empty if the states of these ranks differ. If the run `is_over`, the advice contains no
-    commands for its processes. `host` is the host of the ranks, if only this host of several sent stacks.
+    commands for its processes. `host` is the host of the ranks, if only one of several hosts sent stacks.
     """
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")

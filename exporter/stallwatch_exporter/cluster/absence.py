@@ -1,4 +1,4 @@
-"""Find the hosts of a run that do not report, and name them as the cause of failures that they explain.
+"""Find the hosts of a run that do not report, and name them as the cause of failures on other hosts.
 
 A host that is lost cannot report anything. The other hosts report only that they lost a connection, or that
 not all processes arrived.
@@ -73,7 +73,7 @@ def absence(
 
 
 def cause_of(incident: Incident, missed: Absence) -> Primary | None:
-    """Return the loss or lack of hosts as the cause of a failure that only shows that peers were lost.
+    """Return the gone or missing hosts as the cause of a failure that only shows that peers were lost.
 
     Hosts that have never reported are the cause only if the run has completed no step, because a host on
     which Stallwatch does not run never reports.
@@ -88,9 +88,10 @@ def cause_of(incident: Incident, missed: Absence) -> Primary | None:
 
 
 def host_gone(hosts: Mapping[str, float], symptom: Primary | None = None) -> Primary:
-    """Return the loss of hosts, which no longer report since these times (Unix seconds), as a cause.
+    """Return the ``host-gone`` cause for hosts that no longer report.
 
-    `symptom` is the failure that the other hosts report. Without a symptom, the other hosts continue.
+    `hosts` maps each of these hosts to the Unix time of its last report. `symptom` is the failure that the
+    other hosts report. If it is ``None``, the other hosts continue.
     """
     about: dict[str, str | int] = {"hosts": fold_names(hosts), "count": len(hosts)}
     why = message(
@@ -106,9 +107,9 @@ def host_gone(hosts: Mapping[str, float], symptom: Primary | None = None) -> Pri
 
 
 def host_missing(missed: Absence, symptom: Primary | None = None) -> Primary:
-    """Return the lack of hosts, which have never reported, as a cause.
+    """Return the ``host-missing`` cause for hosts that have never reported.
 
-    `symptom` is the failure that the other hosts report. Without a symptom, the other hosts wait.
+    `symptom` is the failure that the other hosts report. If it is ``None``, the other hosts wait.
     """
     about = {"missing": missed.missing, "expected": missed.expected}
     why = message(

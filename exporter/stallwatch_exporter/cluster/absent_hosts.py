@@ -16,10 +16,10 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.spans import ranks_in
 
-#: Seconds without a report after which users are notified of a host, although the other hosts continue.
+#: Seconds without a report from a host after which users are notified, even if the other hosts continue.
 GONE_SECONDS = 60.0
 #: Seconds after the start of the first agent until users are notified of hosts that have never reported. This
-#: is half of the time for which torchrun waits for all hosts (torch 2.13,
+#: limit is half of the time for which torchrun waits for all hosts (torch 2.13,
 #: `distributed/elastic/rendezvous/dynamic_rendezvous.py`, `RendezvousTimeout`).
 MISSING_SECONDS = 300.0
 
@@ -27,7 +27,7 @@ MISSING_SECONDS = 300.0
 class AbsentHosts:
     """Open and close the incidents about hosts that do not report while the other hosts wait or continue.
 
-    `change` receives each change of the incidents.
+    `change` receives each incident whenever the incident changes.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class AbsentHosts:
     ) -> None:
         """Update the incidents.
 
-        `ledger` contains the incidents that were reported to users, and `ranks` the folded ranks of each host
-        of the run, including the hosts that no longer report.
+        `ledger` contains the incidents that were reported to users. `ranks` contains the folded ranks of each
+        host of the run, including the hosts that no longer report.
         """
         if not agents:
             return
@@ -72,11 +72,11 @@ class AbsentHosts:
         self._ranks = {host: each for host, each in self._ranks.items() if host in self._gone}
         if all(agent.report.ending is not None for agent in up):
             return  # no host waits or continues, and `end` closes the incidents
-        # At the end of a run, hosts stop one after the other, so a host that has stopped is no news.
+        # At the end of a run, hosts stop one after the other, so a stopped host is not reported.
         if all(agent.report.ending is None for agent in agents) and any(_trains(agent, now) for agent in up):
             lost = {host: at for host, at in missed.gone.items() if wall - at > GONE_SECONDS}
-            # The end of a host's own incident already reports that the host is gone. This is decided once,
-            # because that incident is only known for a while after its end.
+            # The end of a host's own incident already shows users that the host is gone. Remember such hosts,
+            # because the incident is known only for a while after its end.
             new = [agent for agent in agents if agent.host in lost.keys() - self._gone.keys()]
             self._reported |= {agent.host for agent in new if _has_own_incident(agent, ledger)}
             self._reported &= lost.keys()
@@ -125,6 +125,6 @@ def _has_own_incident(agent: KnownAgent, ledger: Iterable[Incident]) -> bool:
 
 
 def _trains(agent: KnownAgent, now: float) -> bool:
-    """Return whether the agent's ranks train, according to a recent report."""
+    """Return whether a recent report of the agent shows that its ranks train."""
     report = agent.report
     return report.phase == "train" and report.step is not None and not agent.is_quiet(now)

@@ -11,7 +11,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 LEAST_SILENT, MOST_SILENT = 5.0, 10.0  #: minimum and maximum seconds until a host counts as silent
-#: Seconds by which a post can be late. An agent that is still there posts earlier, even on a busy host.
+#: Maximum delay of a post, in seconds. A running agent posts earlier than that, even on a busy host.
 LATE_SECONDS = 3.0
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 
@@ -66,8 +66,8 @@ class KnownAgent:
     def is_overdue(self, now: float) -> bool:
         """Return whether the agent missed its next post, although it did not report the end of its command.
 
-        While the run makes progress, an agent is overdue earlier than it is silent. This matters only after
-        the run has failed on other hosts, because no agent then waits for another post.
+        While the run makes progress, an agent becomes overdue before it counts as silent. This difference
+        matters only after the run has failed on other hosts, because no agent then waits for another post.
         """
         limit = max(self.beat + LATE_SECONDS, MOST_SILENT)
         return self.report.ending is None and now - self.at > limit

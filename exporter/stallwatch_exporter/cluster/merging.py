@@ -343,9 +343,9 @@ class RunEpisodes(Episodes):
 
 
 def _keep_place(folded: Incident, episode: Episode) -> None:
-    """If several hosts have the same problem, describe it as on the rank that was reported first.
+    """If several hosts have the same problem, keep the host and rank that were reported first.
 
-    The host that ends first would otherwise be named in the closing message.
+    Otherwise, the closing message would name the host that ended first.
     """
     before = episode.reported
     if before is None or before.rank is None or before.rule != folded.rule:
@@ -360,14 +360,14 @@ def _keep_place(folded: Incident, episode: Episode) -> None:
 
 
 def _lengthen(folded: Incident, episode: Episode) -> None:
-    """Set the beginning of the stall to the earliest one that an agent reported for the same stall.
+    """Set the beginning of the stall to the earliest beginning that any agent reported for it.
 
     An agent that was stopped, or that started during the stall, reports a later beginning.
     """
     since = folded.stalled_since
     if since is None:
         return
-    ends = since + GATHER_SECONDS  # an earlier stall ended before
+    ends = since + GATHER_SECONDS  # earlier stalls ended before this time
     alike = [
         stall.stalled_since
         for stall in episode.troubles.values()
@@ -378,7 +378,7 @@ def _lengthen(folded: Incident, episode: Episode) -> None:
 
 
 def _only_of_peers(episode: Episode) -> bool:
-    """Return whether the run failed, but only with failures that show that peers were lost."""
+    """Return whether the run failed, and all known failures only show that peers were lost."""
     ended = [incident for incident in episode.troubles.values() if incident.kind == "ended"]
     if episode.reported is not None and episode.reported.kind == "ended":
         return False
@@ -388,7 +388,7 @@ def _only_of_peers(episode: Episode) -> bool:
 def _explaining(gone: Mapping[str, float], incident: Incident) -> Mapping[str, float]:
     """Return the lost hosts that can explain the incident.
 
-    If ranks of other hosts had caused a stall before, only a host that was lost during the stall can.
+    If the stacks show which ranks hold up the run, only a host that was lost during the stall can explain it.
     """
     stacks = incident.stacks
     if stacks is None or not stacks.odd or stacks.why == "unreachable":

@@ -332,7 +332,7 @@ class Peer:
                         f"the certificate of one of the two hosts does not belong to the run ({error.reason})"
                     ) from error
                 except _Unsigned as problem:
-                    # A different program can use the port. The agent then listens on one of the next ports.
+                    # If a different program uses this port, the agent listens on one of the next ports.
                     unsigned = unsigned or (port, problem)
                 except (*_PROBLEMS, _Unknown):
                     continue  # no program responds, or the program is not an agent of this run

@@ -1,4 +1,4 @@
-"""Serve posts from agents on this host over a Unix socket, and from agents on other hosts with a proof.
+"""Serve posts from agents on this host over a Unix socket, and signed posts from agents on other hosts.
 
 | request | answer |
 |---|---|

@@ -186,7 +186,7 @@ class Slowness:
 
 
 def worst_resolution(endings: Iterable[Ending]) -> Resolution:
-    """Return how the end of a run resolves its incidents, from the endings of all hosts."""
+    """Return the worst resolution among the endings of all hosts, or ``unknown`` if there are no endings."""
     ended = {RESOLUTIONS.get(ending.kind, "run-failed") for ending in endings}
     worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
     return next((resolution for resolution in worst if resolution in ended), "unknown")

@@ -44,8 +44,8 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 # Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
-# Minimum seconds from the last record of a lost host to the failure of the others. Launchers wait up to 30 s
-# for their ranks to end, and agents write their records every 5 s.
+# Minimum seconds from the last record of a lost host to the failure of the other hosts. Launchers wait up to
+# 30 s for their ranks to end, and agents write their records every 5 s.
 _LOST_BEFORE_SECONDS = 35.0
 _OVERDUE_SECONDS = 60.0  # maximum age of an agent's record; agents write their records every 5 s
 #: Notes that are superfluous if the lost host is the cause.
@@ -72,7 +72,7 @@ class Recorded(NamedTuple):
     lacking: Sequence[Message] = ()  #: notes on missing parts of the record
     info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
-    gone: Mapping[str, float] = {}  #: hosts that were lost before the run failed; Unix time of the last sign
+    gone: Mapping[str, float] = {}  #: last record (Unix time) of each host that was lost before the failure
     absence: Primary | None = None  #: hosts that did not report, as the cause that the agents determined
     versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
     #: Last step on hosts with a recorded end, if the agent of another host was lost before the run finished.
@@ -508,7 +508,8 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 def _with_other_hosts(diagnosis: Diagnosis, last_step: int | None) -> Diagnosis:
     """Return the diagnosis with `last_step`, if the log with the steps ends before the run.
 
-    Ranks can count more steps than the log, such as each step of gradient accumulation. Ignore such numbers.
+    Ignore a `last_step` beyond the total, because ranks can count more steps than the log, such as each step
+    of gradient accumulation.
     """
     progress = diagnosis.progress
     if last_step is None or progress.last_step is None:

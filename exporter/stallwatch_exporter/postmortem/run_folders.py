@@ -178,7 +178,7 @@ def _local_ranks_on_each(files: Sequence[LogFile], hosts: Mapping[str, str]) -> 
 
 
 _STATED_RANK = lazy(rb"\[(?:[^\]\n]{0,80} )?[Rr]ank ?\d+\]")
-_SEARCHED = 64 * 1024  #: number of bytes that are searched for a rank, both at the start and at the end
+_SEARCHED = 64 * 1024  #: number of bytes searched for a rank, both at the start and at the end of a file
 
 
 def _states_a_rank(file: LogFile) -> bool:

@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, now or after its device has computed it. This can raise any error."""
+        """Store a number in a field, now or after its device has computed it. Reading can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -83,7 +83,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a value's number, or ``None`` if reading would wait. `ready` returns the number later."""
+        """Return the number in a value, or ``None`` if reading it would block. `ready` returns it later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

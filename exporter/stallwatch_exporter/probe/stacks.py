@@ -123,8 +123,8 @@ class Answerer:
         try:
             # Block all signals in this thread, so that the program's own threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-            # The training program can close descriptors that it did not open. The descriptor's number can
-            # then refer to a different file.
+            # The training program can close descriptors that it did not open. The number of the pipe's
+            # descriptor can then refer to a different file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (
@@ -249,5 +249,5 @@ def start_answering(probe: Probe, ring: str) -> None:
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # No pipe or thread is available. The agent watches the rank without answers.
+    except Exception:  # No pipe or thread is available, so this process cannot answer queries.
         probe.failed()

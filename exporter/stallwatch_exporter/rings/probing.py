@@ -181,7 +181,8 @@ class Probing:
         """Return the records of all ranks since the last call, ordered by time."""
         found: list[Record] = []
         for process in self._found():
-            # Check this before reading because the records of an ended process are complete.
+            # Check whether the process runs before reading, because the records of an ended process are
+            # complete.
             is_up = process.is_up
             if is_up:
                 process.was_up = True
@@ -243,7 +244,7 @@ class Probing:
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """Remove the folder of the rings because the run is over and the content was read."""
+        """Remove the folder of the rings after the run has ended and all records have been read."""
         self._exits.close()
         for process in self._known():
             process.close()
@@ -306,7 +307,7 @@ class Probing:
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return the value with the secrets in its texts masked. `name` is the key of the value.
 
-    Each text is masked separately because a mask in JSON can remove the quote that ends a text.
+    Each text is masked separately because masking a whole JSON document can remove a closing quote.
     """
     if isinstance(value, str):
         masked = redact(value)

@@ -141,7 +141,7 @@ class RingReader:
     def _add_draft(self, batch: Batch) -> None:
         """Add the draft of the next record to the batch, if the draft contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read the draft twice, because between two stores of the writer, it can mix values of two steps.
+        # Read the draft until two reads agree, because during an update, a draft can mix values of two steps.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:

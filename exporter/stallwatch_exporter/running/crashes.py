@@ -48,7 +48,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_check(self) -> bool:
-        """True if the program is code on the command line (``python -c``), and not a process of one."""
+        """True if the program is ``python -c`` code, but not a process that ``multiprocessing`` started."""
         options = takewhile(lambda word: word.startswith("-"), self.words[1:])
         return "-c" in options and not any("multiprocessing" in word for word in self.words)
 
@@ -101,7 +101,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process only after its work. Libraries can crash at exit."""
+        """Return whether a signal ended the process after its work was done. Libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
@@ -208,7 +208,7 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
     ):
         return True  # a script ends its remaining processes after a rank has finished
     if process.is_check and process.ended_at is not None:
-        # A script checks the machine with `python -c`, and continues if the check fails.
+        # A script can check the machine with `python -c`, and continue if the check fails.
         later = [other for other in others if other.started is not None and other.started >= process.ended_at]
         if any(other.fate == "well" for other in later):
             return True

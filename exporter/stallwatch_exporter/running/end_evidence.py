@@ -84,7 +84,7 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due, or infinity when a check every second is enough.
+        """Return the seconds until the next check is due, or infinity if a check every second is enough.
 
         Exit codes of processes that run only between two checks stay unknown.
         """

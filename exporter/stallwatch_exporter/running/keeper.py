@@ -1,7 +1,7 @@
 """Keep passing on a command's output if the agent is killed, for example because of its memory use.
 
-A program ends with a broken pipe if its output has no reader. Therefore, this process holds the same
-descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
+A program ends with a broken pipe if its output has no reader. Therefore, a keeper process holds the
+same descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
 separate script and needs a few megabytes. Imports that only the agent needs are local because they would
 double the start time.
 """

@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: Maximum number of processes that a search visits. One host has fewer processes.
+_MOST = 256  #: Maximum number of processes that a search visits. A run has fewer processes on one host.
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 

@@ -32,8 +32,8 @@ _CONTEXT = 1024  # maximum bytes of a line's previous text that are checked agai
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
 _MOST_GAPS = 16
-# Disk space that the copies leave free because the run's checkpoints need it more. On a small disk, they
-# leave a fraction of the disk free.
+# Disk space that the copies leave free because the run's checkpoints need it more. On a small disk, the
+# copies leave a fraction of the disk free.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
 MOST_FILES = 20_000  #: Maximum number of log copies of a run. A log can contain any number of ranks.
@@ -144,7 +144,7 @@ class RankCopies:
         self._to_disk(last=everything)
 
     def _stamp(self, time: float) -> int:
-        # The times increase strictly over all streams because a replay merges the files by time.
+        # The times increase strictly across all streams because a replay merges the files by time.
         self._last_ns = max(self._last_ns + 1, int(time * 1e9))
         return self._last_ns
 

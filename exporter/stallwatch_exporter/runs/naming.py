@@ -1,4 +1,4 @@
-"""Create names of runs for labels and folders from the name that the user chose or from the script."""
+"""Create run names for labels and folders from the name that the user chose or from the script."""
 
 from __future__ import annotations
 

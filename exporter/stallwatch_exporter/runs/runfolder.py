@@ -46,7 +46,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, which shares the clock and the NFS cache. A disk can hang.
+#: The same limit for an agent on this host, which has the same clock and NFS cache, but whose disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
@@ -510,10 +510,11 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time up to which a lost agent's incident changes count as reported, or infinity for all.
+    """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications of a killed agent might have been lost before they were sent. They are sent again only
-    within a day. Incidents that the agent left open might have been delayed longer. See `Episodes`.
+    Notifications of a killed agent might have been lost before they were sent. They are sent again only if
+    the agent's last record is less than a day old. Open incidents are sent again in any case, because their
+    notifications might have been delayed longer (see `Episodes`).
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

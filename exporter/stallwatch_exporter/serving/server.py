@@ -199,7 +199,8 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-#: Header that the dashboard sends to an agent of another host, whose end it cannot read from a run folder.
+#: Header that the dashboard sends to agents on other hosts. The dashboard cannot read the run folders of
+#: these hosts, so it must read the end of a run from /metrics.
 DASHBOARD_HEADER = "X-Stallwatch-Dashboard"
 # Headers of the scrapers that must read the end of the run. Prometheus 2 sends the first header with every
 # scrape (scrape/scrape.go). Programs that use or imitate its code also send it: vmagent, Grafana Alloy, and
@@ -240,9 +241,9 @@ class Scrapes:
         return max(self._expected(limit).values(), default=0.0)
 
     def wait_for_all(self, limit: float) -> bool:
-        """Wait until each expected scraper got an answer to a scrape that began after this call.
+        """Wait until each expected scraper has received a response to a scrape that began after this call.
 
-        Return whether this happened.
+        Return `False` if this takes too long, or if no scraper is expected.
         """
         now = self._clock()
         expected = {scraper: seconds for scraper, seconds in self._expected(limit).items() if seconds}

@@ -63,7 +63,7 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0, or an empty list if it has no or several programs.
+    """Return the command's Python program as rank 0, or an empty list unless there is exactly one program.
 
     Launchers do not count. Processes that the program itself started, such as workers of a data loader, do
     not count either.

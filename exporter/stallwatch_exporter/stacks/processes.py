@@ -23,7 +23,7 @@ PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _LOCK = lazy(r"^\d+: (?P<waits>-> )?\S+\s+\S+\s+\S+\s+(?P<pid>\d+) ")
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-# Machine → numbers of the system calls read and pselect6 (asm/unistd_64.h and asm-generic/unistd.h).
+# Numbers of the system calls read and pselect6, by machine (asm/unistd_64.h and asm-generic/unistd.h).
 _INPUT_CALLS = {"x86_64": ("0", "270"), "aarch64": ("63", "72")}
 _STATES: dict[str, Condition] = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "ended", "X": "ended"}
 
@@ -69,20 +69,20 @@ def processor_seconds(pid: int) -> float | None:
     """Return how many seconds the main thread has run, or has been ready to run, on a processor.
 
     On an overloaded machine, a thread that computes waits for a processor for most of the time. The kernel
-    counts this time (Documentation/scheduler/sched-stats.rst, ``schedstat``) unless this option is missing or
-    off. In that case, the result is the processor time alone (proc_pid_stat(5)). The result is ``None`` if
-    the process has ended.
+    counts this time in ``schedstat`` (Documentation/scheduler/sched-stats.rst) unless this feature is missing
+    or disabled. In that case, the result is the processor time alone (proc_pid_stat(5)). The result is
+    ``None`` if the process has ended.
     """
     thread = PROC / str(pid) / "task" / str(pid)
     times = (_read(thread / "schedstat") or "").split()
-    if len(times) == 3 and times != ["0", "0", "0"]:  # zeros show that the kernel does not measure
+    if len(times) == 3 and times != ["0", "0", "0"]:  # zeros show that the kernel does not measure time
         return (int(times[0]) + int(times[1])) / 1e9
     fields = (_read(thread / "stat") or "").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def reads_input(pid: int) -> bool:
-    """Return whether the main thread waits for standard input, in ``input()`` for example.
+    """Return whether the main thread waits for standard input, for example in ``input()``.
 
     The kernel shows the number of the system call and its arguments (proc_pid_syscall(5)). The call is
     ``read`` of descriptor 0, or ``pselect6`` of descriptor 0 alone, as in GNU readline.

@@ -142,7 +142,7 @@ def find_py_spy() -> str | None:
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
     """Return the threads of a process, or none if py-spy cannot read them, as under strict ptrace rules."""
-    # Pass --nonblocking because by default py-spy pauses the process while it reads the stacks.
+    # Pass --nonblocking because, by default, py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(

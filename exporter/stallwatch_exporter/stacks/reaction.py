@@ -82,7 +82,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
-    # The threads can outlive the command because its remaining processes can keep the pipes open.
+    # The threads can outlive the command because its child processes can keep the pipes open.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
@@ -208,7 +208,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables for the user's command. Variables of unknown facts are empty."""
+    """Return the environment variables for the user's command. Variables for unknown facts are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,

@@ -71,7 +71,7 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty and is ignored")
         name = None
-    # Ignore the variables of this shell because the run might belong to another job.
+    # Ignore the environment variables of this shell because the run might belong to another job.
     identity = identify({}, [], settings.join, "")
     if identity is not None:
         name = identity.run_label("")
@@ -227,14 +227,14 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name for a run, made of the name of the first file or of its folder, and the start time."""
+    """Return a name for a run, built from the name of the first file or its folder, and the start time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this many seconds cause one wake-up to limit the cost of busy files
+_GATHER_SECONDS = 0.05  # seconds for which changes are collected, so that busy files cause fewer wake-ups
 
 
 class Waker:

@@ -114,7 +114,7 @@ class Agent:
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # true if input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line; None once the pause after it is evaluated
+        self._line_at: float | None = None  # time of the last line; None if the pause after it was evaluated
         self._stall: StallState | None = None  # state of the current stall at the last check, if any
         self._stop_requested = False
         self._last_stacks: StallStacks | None = None  # stacks of the quiet ranks when a stop was requested

@@ -55,7 +55,10 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until a match is due, or infinity. If `ending` is true, matches wait longer."""
+        """Return the seconds until a match is due, or infinity if there is no match.
+
+        If `ending` is true, matches wait longer.
+        """
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -95,7 +98,7 @@ class Alarms:
         self._catalogue = catalogue
         # Maps a rule to the rule that replaces it when memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        #: returns whether steps are slower than before
+        #: Returns whether steps are slower than before.
         self.steps_stay_slow: Callable[[], bool] = lambda: False
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which slow steps were first detected

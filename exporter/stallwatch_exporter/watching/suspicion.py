@@ -41,11 +41,11 @@ class Suspicion:
         self._spell = watch.spell  # number of the quiet period that is examined
         self._looks: list[HostSnapshot] = []
         self._looked_at: float | None = None  # start time of this quiet period's newest snapshot
-        self._worked = 0.0  # seconds of this quiet period until a rank last worked after the last step
+        self._worked = 0.0  # seconds of this quiet period until the last snapshot of a working rank
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due. Call this at every tick.
+        """Take a snapshot of the ranks if one is due. Call this method at every tick.
 
         `repeating` returns whether a known message repeats.
         """
@@ -63,7 +63,7 @@ class Suspicion:
 
     @property
     def stacks_now(self) -> StallStacks | None:
-        """Stacks of the newest snapshot in the current quiet period, or ``None`` without a snapshot."""
+        """Stacks of the newest snapshot in the current quiet period, or ``None`` if there is none."""
         return self.seen[0] if self.seen is not None and self._spell == self._watch.spell else None
 
     def pending(self, now: float) -> bool:

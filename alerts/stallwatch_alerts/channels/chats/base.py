@@ -23,7 +23,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """An interface to a chat that writes the requests for a notice and interprets the chat's responses.
+    """An interface to a chat. It writes the requests for a notice and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.

@@ -92,7 +92,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, including padding, or NaN if the graph does not show it."""
+    """Return the number of tokens of a loss, with padding, or NaN if the graph does not show the number."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
