@@ -4,7 +4,7 @@
     python bench/live.py --only 'ddp-*' --seeds 1 --jobs 2
     python bench/live.py --resume results.jsonl
 
-Everything happens in real time on the CPU, with a webhook on this machine as the chat. The result of a
+The programs run in real time on the CPU, with a webhook on this machine as the chat. The result of a
 healthy program is *false* if the program causes a warning or a critical message, or if its final state is
 not finished. The result of a failing program is *right* if the first message after its event is timely and
 names the rank, the location, and the class of the cause. After an unexpected result, the program runs

@@ -44,7 +44,7 @@ Steps = Callable[[], float]  # returns the duration of the next step in seconds
 
 @dataclass
 class Course:
-    """The parameters of a run that all parts of the run use."""
+    """The parameters of a run that all parts of the run share."""
 
     draw: random.Random
     hooked: bool = True

@@ -7,14 +7,15 @@ runs, with a clock that jumps. The signals of the runs come from a probe, or fro
 Then the watch reads the healthy recordings of the test corpus line by line, provided that their lines have
 times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
-A simulated run takes up to 40 minutes to start, and its first step compiles. Its steps are even, log-normal
-(sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After
-20 to 500 steps, the run evaluates 5 to 60 batches, with up to three minutes of metrics, with a probability
-of 0.7. With the same probability, it writes a checkpoint for 2 to 600 seconds. Other runs have rollouts,
-restarts, compilations of up to ten minutes, or only logs. Runs with a probe are watched twice: with their
-thresholds alone, as on hosts where stacks cannot be sampled, and with stack samples. A simulated sample
-shows the call of rank 0, and shows the other ranks in a collective. It shows moved bytes during a save or a
-load, and no other counters. A hang is a call of the program's own code in the current phase of the run.
+A simulated run takes up to 40 minutes to start, and its first step includes a compilation. The durations of
+its steps are even, log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, up to ten
+minutes each. After 20 to 500 steps, the run evaluates 5 to 60 batches with a probability of 0.7, and then
+computes metrics for up to three minutes. With the same probability, it writes a checkpoint for 2 to 600
+seconds. Other runs have rollouts, restarts, compilations of up to ten minutes, or only logs. Runs with a
+probe are watched twice: with their thresholds alone, as on hosts where stacks cannot be sampled, and with
+stack samples. A simulated sample shows the call of rank 0, and shows the other ranks in a collective. It
+shows transferred bytes during a save or a load, and no other counters. A hang is a call of the program's own
+code in the current phase of the run.
 """
 
 from __future__ import annotations

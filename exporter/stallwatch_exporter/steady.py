@@ -20,7 +20,7 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the number of seconds by which the wall clock changed since the start, or 0 if under 1 s."""
+    """Return the seconds by which the wall clock was changed since the start, or 0 for less than a second."""
     change = time.time() - now()
     return change if abs(change) >= _STEP else 0.0
 

@@ -40,7 +40,7 @@ _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 #: Kinds of faults that have their own explanation. All other kinds share one explanation.
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")
-MOST_NAMES = 200_000  #: Maximum number of files and folders below a path. No checkpoint has more.
+MOST_NAMES = 200_000  #: Maximum number of files and folders below a path. No real checkpoint has that many.
 _REPORT_EVERY = 20_000  #: number of names between two calls to `on_count`
 
 

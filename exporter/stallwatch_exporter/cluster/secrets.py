@@ -112,7 +112,7 @@ def _prune(folder: Path, kept_name: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts for the server and the client. Both are ``None`` without certificates.
+    """Return the TLS contexts for the server and the client. Both are ``None`` if there are no certificates.
 
     Raises `NoSecret` if the certificates cannot be used.
     """

@@ -212,7 +212,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that reading stopped at the time limit and left `unread` bytes of `files` files."""
+    """Return a note that reading stopped at the time limit, with `unread` bytes left in `files` files."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)

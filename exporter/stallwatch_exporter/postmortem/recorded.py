@@ -73,7 +73,7 @@ class Recorded(NamedTuple):
     info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
     gone: Mapping[str, float] = {}  #: last record (Unix time) of each host that was lost before the failure
-    absence: Primary | None = None  #: hosts that did not report, as the cause that the agents determined
+    absence: Primary | None = None  #: cause that the agents determined, if hosts did not report
     versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
     #: Last step on hosts with a recorded end, if the agent of another host was lost before the run finished.
     last_step: int | None = None

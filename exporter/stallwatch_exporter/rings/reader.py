@@ -163,7 +163,7 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file. Later reads open the file for one call."""
+        """Close the file. Each later read opens the file temporarily."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

@@ -103,7 +103,7 @@ class EndEvidence:
         return {rank: frozenset() for rank, code in codes.items() if code} | up
 
     def failed_program(self, probing: Probing | None) -> Crash | None:
-        """Return a training program of the command that failed while another one continues, if any."""
+        """Return the crash of a program while another program of the command continues, or ``None``."""
         if len(self.programs.known) < 2:
             return None
         failed = failed_beside(self._ends(probing, None))

@@ -337,7 +337,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return the label of a rank, or "" if the rank is impossible or there are too many ranks."""
+        """Return the label of a rank, or "" if the rank is invalid or there are too many ranks."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

@@ -204,7 +204,7 @@ class Gate:
 DASHBOARD_HEADER = "X-Stallwatch-Dashboard"
 # Headers of the scrapers that must read the end of the run. Prometheus 2 sends the first header with every
 # scrape (scrape/scrape.go). Programs that use or imitate its code also send it: vmagent, Grafana Alloy, and
-# the OpenTelemetry collector. Requests by people do not contain these headers.
+# the OpenTelemetry collector. Requests from people do not contain these headers.
 _SCRAPERS = (
     "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS",
     f"HTTP_{DASHBOARD_HEADER.upper().replace('-', '_')}",

@@ -46,7 +46,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
         self.left: list[ExitedRank] = []  #: ranks that ended by themselves before other ranks
-        self.failed_program: Crash | None = None  #: program that failed while another one continues
+        self.failed_program: Crash | None = None  #: program that failed while another program continues
         self._launching = False  # true if the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0

@@ -198,7 +198,7 @@ def _last_time(data: bytes, lead: LinePrefix | None) -> float | None:
 
 
 def shift_note(shift: float) -> str:
-    """Return a note about how far timestamps were moved, or "" if a time zone explains the difference."""
+    """Return a note that timestamps were shifted, or "" if a time zone explains `shift` (seconds)."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
