@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stallwatch_rules.files import open_private, replace
 
 Role = Literal["viewer", "operator"]
-"""A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
+"""Viewers can see everything. Operators can also act, for example upload files or acknowledge incidents."""
 
 CALLBACK = "/oauth2callback"  #: path to which the provider redirects users (Streamlit 1.50, st.login)
 EVERYBODY = "*"

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _ACCEPTED = 64  # number of connections accepted at a time, before any of them can be closed
-_DESCRIPTORS = 4096  # limit on open files; each open page needs four files
+_DESCRIPTORS = 4096  # limit on open file descriptors; each open page needs four of them
 
 
 class BoundedProtocol(H11Protocol):

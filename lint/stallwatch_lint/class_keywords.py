@@ -159,7 +159,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # the base is a mixin from a different file
+            return False  # a class above this class is unknown
     return False
 
 
@@ -169,7 +169,7 @@ def _origin(
     """Return the full name of the transformers or TRL class to which a name refers, or None.
 
     An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
-    inherits its ``__init__``.
+    inherits the constructor.
     """
     named = [node for node in script.classes if node.name == name]
     if named:

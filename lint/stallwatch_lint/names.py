@@ -40,7 +40,7 @@ class Names:
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Record the meaning of a name after this statement, and ignore a target that is not a name."""
+        """Record the meaning that the name `target` has after `by`. Ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return

@@ -20,7 +20,7 @@ _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
 
 # Meanings of names: a result of deepspeed.initialize, and a result of accelerate's prepare.
 _ENGINE, _PREPARED = "engine", "prepared"
-_MODULE, _BARE = "module", "bare"  # meanings: a model's module, and a different object after unwrap_model
+_MODULE, _BARE = "module", "bare"  # meanings: the module of a model, and the module of another object
 _MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED``, and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine

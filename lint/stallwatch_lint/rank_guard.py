@@ -87,7 +87,7 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
+    """Find calls that all ranks must make, but that run only under a condition such as ``if rank == 0:``.
 
     Skip a call if the code for the other ranks makes the same call, because scripts often let the first
     rank run before the other ranks. Skip collectives of a process group, because ranks outside the group do

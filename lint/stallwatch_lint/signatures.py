@@ -35,7 +35,7 @@ class Signatures:
         self._known: dict[str, frozenset[str] | None] = {}
 
     def taken(self, full: str) -> frozenset[str] | None:
-        """Return the arguments that a class (``trl.SFTConfig``) accepts, or `None` if they are uncertain."""
+        """Return the arguments of a class such as ``trl.SFTConfig``, or `None` if they are uncertain."""
         if full not in self._known:
             self._known[full] = self._taken(self._find(full, 0), 0)
         return self._known[full]

@@ -27,7 +27,7 @@ OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 # Closer lines might be from other hosts.
 _LINES_AFTER = 100
 _MOST_HOSTS = 1024
-_MOST_RANKS = 200  # maximum number of characters of the ranks whose memory was measured
+_MOST_RANKS = 200  # maximum number of characters in the list of ranks whose memory was measured
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(
     rf"{OWN_LINE} ended at=(?P<at>{_NUMBER}) seconds=(?P<seconds>{_NUMBER})"

@@ -86,8 +86,8 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_at(self, step: int | None, time: float | None, every: int = 1) -> bool:
         """Return whether the process ended shortly after this time, or after this step if a time is unknown.
 
-        If other processes continue, the steps after its failure do not show that the process handled the
-        failure. `every` is the number of steps between two steps in the log.
+        If other processes continue, the steps after a failure do not show that the process handled the
+        failure. `every` is the logging interval in steps.
         """
         if self.by != "process":
             return False

@@ -319,7 +319,8 @@ class RunReading:
         ``left`` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
         ``ending`` contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks
         showed that the awaited ranks are outside of collectives. ``watched`` means that an agent still
-        watches the run. ``failed_program`` is a program of the run that failed while another one continues.
+        watches the run. ``failed_program`` is a program of the run that failed while another program
+        continues.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}

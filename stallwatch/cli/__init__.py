@@ -18,7 +18,7 @@ import click
 from stallwatch.cli.context import CONTEXT, App, Group, print_notice
 from stallwatch_exporter.settings import current_folder
 
-# Commands in the order that a new user needs them, each with the module that defines it.
+# Commands in the order in which a new user needs them, each with the module that defines it.
 _COMMANDS = {
     "run": "run",
     "tail": "run",

@@ -138,7 +138,7 @@ def hides_notifications(key: str) -> bool:
 
 
 def shuts_relay(key: str) -> bool:
-    """Return whether a mistake in this key ends the relay. Such keys set the relay's address or access."""
+    """Return whether a mistake in this key stops the relay. Such keys set the relay's address or access."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 

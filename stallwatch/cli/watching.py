@@ -310,7 +310,7 @@ class TerminalSink:
     def __call__(self, incident: Incident) -> None:
         """Queue a panel about the incident, once for each of its stages."""
         key = (incident.id, incident.stage)
-        # The final report of this host shows the end, except for the absence of another host.
+        # The final report of this host shows how the run ended, but not that another host is absent.
         is_in_report = incident.kind == "ended" and incident.rule not in (HOST_GONE, HOST_MISSING)
         if key in self._shown or is_in_report:
             return

@@ -154,7 +154,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the outbox of this host's agents, a separate file if the incident database is remote."""
+    """Return the outbox of this host's agents, which is a separate file if `alerts.incidents_url` is set."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 

@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the limit without measured steps, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # the same without known step times, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -104,7 +104,7 @@ class RunRow(Numbers):
 
     @property
     def pace(self) -> float | None:
-        """The step time divided by the step time at the start of the run. At 2, steps take twice as long."""
+        """The step time divided by the step time at the start of the run. A value of 2 means half speed."""
         if not self.step_seconds or not self.baseline_seconds:
             return None
         return self.step_seconds / self.baseline_seconds

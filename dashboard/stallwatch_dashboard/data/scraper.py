@@ -25,7 +25,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
-_END_SECONDS = 3.0  #: seconds that an agent serves its numbers after the end of its run
+_END_SECONDS = 3.0  #: seconds for which an agent continues to serve its numbers after the run ends
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -98,7 +98,7 @@ class Scraper:
             if running is None or running.done():
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
                 sent = {"Authorization": authorization} if authorization and _has_port(info) else {}
-                if info is None:  # otherwise, the run folder contains the end of the run
+                if info is None:  # for a local agent, the run folder contains the end of the run
                     sent[DASHBOARD_HEADER] = "1"
                 self._busy[url] = self._pool.submit(self._scrape, status, sent, _only_there(info))
                 queries.append(self._busy[url])
@@ -176,7 +176,7 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _url(info: AgentInfo) -> str:
-    """Return the address of an agent's metrics for this host, or an empty string if it serves none."""
+    """Return the URL of an agent's metrics, as seen from this host; empty if the agent serves no metrics."""
     parts = urlsplit(info.endpoint or "")
     if not info.everywhere or info.host == socket.gethostname() or not info.host:
         return parts.geturl()

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "told_language", "drawn_page"
 _COOKIE = "stallwatch_language"
 _COOKIE_SECONDS = 365 * 86400
-CLICKED = ("open_incident",)  #: session keys that store the page to open after a click in a fragment
+CLICKED = ("open_incident",)  #: session keys with the ID of the item to open after a click in a fragment
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {

@@ -65,7 +65,8 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 _AT_ONCE = 2
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
-_RATIO_FROM = 64 * _MIB  # the ratio limit applies from this small size, because any user can upload files
+# The ratio limit applies from this expanded size. It is small, because any user can upload files.
+_RATIO_FROM = 64 * _MIB
 
 
 class ReadingFailed(Exception):

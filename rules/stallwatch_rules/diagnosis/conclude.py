@@ -207,7 +207,7 @@ def _snapshot(
 
 
 def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: int) -> bool:
-    """Return whether a finding is about the failure of a process. Other processes may have continued."""
+    """Return whether a finding is about the failure of a process. Other processes might have continued."""
     return any(
         crash.is_at(hits.last.step, streams[key].when(hits.last.line), every)
         for key, hits in finding.hits.items()

@@ -68,7 +68,7 @@ class Unknown(msgspec.Struct, frozen=True):
     fatal: bool
     after_interrupt: bool
     followed: int = 0  #: number of steps after the exception's last occurrence
-    #: True if a launcher's summary quotes the exception as the first failure of its ranks
+    #: True if a launcher's summary quotes the exception as the first failure
     first_failure: bool = False
 
     @property
@@ -112,7 +112,8 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
-    of_threads: Collection[str] = ()  #: rules that matched only in other threads and in helper processes
+    #: rules that matched only in threads other than the main thread, or in helper processes
+    of_threads: Collection[str] = ()
     of_commands: Collection[str] = ()  #: rules that matched only in programs without a file (`python -c`)
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: rules that matched only in a script that started after an unknown exception ended another script
@@ -147,9 +148,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def with_crash(self, crash: Crash, every: int) -> Exceptions:
-        """Return the exceptions, and mark those as fatal that ended a process, even if others continued.
+        """Return the exceptions, with those marked as fatal that ended a process while others continued.
 
-        `every` is the number of steps between two steps in the log.
+        `every` is the logging interval in steps.
         """
         unknown = [
             replace(exception, fatal=True, followed=0)
@@ -247,9 +248,9 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     @property
     def own_failures(self) -> list[Unknown]:
-        """The exceptions in ``fatal``, except the crash of torch's watchdog after a collective failed.
+        """The exceptions in ``fatal``, except crashes of torch's watchdog whose message is missing.
 
-        If the message of this crash is missing, another line of the rank contains it.
+        Such a crash follows a failed collective, and another line of the rank contains the message.
         """
         return [
             exception
@@ -536,7 +537,7 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
 
 
 def _lacks_message(raised: ExceptionChain) -> bool:
-    """Return whether the message of a crash in compiled code is missing, because another rank printed it."""
+    """Return whether a crash in compiled code lacks its message, which is among the lines of another rank."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 

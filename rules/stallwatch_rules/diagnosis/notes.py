@@ -50,7 +50,8 @@ def notes_of(
         notes.append(ended_silently(run, now))
     notes.append(other_runs)
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
-    explained = explained or (chosen is not None and "activity" in chosen.captures)  # a busy rank is named
+    # The cause can also be a busy rank.
+    explained = explained or (chosen is not None and "activity" in chosen.captures)
     if not explained and any(finding.tagged("flight-data") for finding in now.fatal):
         notes.append(flight_note(watchdog_positions(run.streams)))
     uneven = held_up

@@ -134,7 +134,7 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _same(restart: Restart | None, last: Restart) -> bool:
-    """Return whether a restart, as shown by any log, is the last restart."""
+    """Return whether `restart` is the last restart, which several logs can show."""
     if restart is None or last.attempt is None:
         return restart is last
     return restart.attempt == last.attempt

@@ -57,7 +57,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0 or continues, or ``None``."""
+        """The process that failed although the command returned 0 or continues; ``None`` if there is none."""
         return self.ending.crash if self.ending is not None else self.failed_program
 
 

@@ -60,7 +60,7 @@ _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
 _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
-#: A failed check of Ray (ray 2.60, src/ray/util/logging.cc). The level C ends the process.
+#: A failed check of Ray (ray 2.60, src/ray/util/logging.cc). A message of level C ends the process.
 _RAY_CHECK = lazy(
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} C \d{1,8} \d{1,8}\] .{0,300}?"
     r"(?P<name>Check failed): (?P<m>.+)"

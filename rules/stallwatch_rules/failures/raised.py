@@ -285,7 +285,7 @@ def of_helper(raised: ExceptionChain) -> bool:
 def of_command(raised: ExceptionChain) -> bool:
     """Return whether the program is code without a file: ``python -c CODE``, or code from standard input.
 
-    Start scripts run such programs to check the machine, and continue if they fail.
+    Start scripts run such programs to check the machine, and continue if such a program fails.
     """
     first = raised.frames[0] if raised.frames and raised.setting == "main" else None
     return first is not None and first.name == "<module>" and first.path in ("<string>", "<stdin>")

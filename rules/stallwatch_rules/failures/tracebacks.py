@@ -99,7 +99,7 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines between an introduction and its traceback
-#: maximum distance, in lines, of a logger's message about an exception from the traceback of the exception.
+#: maximum distance, in lines, between a logger's message about an exception and the exception's traceback.
 #: Lines of other processes can be in between.
 HEADED = 3
 HANDLED = 1  #: maximum number of lines between a message about a handled exception and its traceback
@@ -246,7 +246,7 @@ class TracebackReader:
         self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
-        self._column = 0  # indentation of the exception's first line, such as in the output of pip
+        self._column = 0  # indentation of the exception's first line, for example in the output of pip
         # True if a colon ends the exception's name; the message can then begin on the next line
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
@@ -379,7 +379,7 @@ class TracebackReader:
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
-        """Return whether the logger that printed a traceback printed a line with matches just above it.
+        """Return whether a traceback's logger printed a line that matches a rule just above the traceback.
 
         Loggers print the message about an exception, followed by its traceback, with the same prefix.
         """

@@ -118,7 +118,7 @@ class Trace(msgspec.Struct, frozen=True):
 def is_accompanied(trace: Trace, other: Trace) -> bool:
     """Return whether the other rule matched at the step of every match of a rule, or at the next step.
 
-    The two rules can match in different lines of a step, before or after the line with the number.
+    The two rules can match in different lines of a step, before or after the line with the step number.
     """
     by_step = {interval.step: hits for interval, hits in other.intervals}
     steps = [interval.step for interval, _ in trace.intervals]

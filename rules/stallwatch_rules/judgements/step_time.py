@@ -26,15 +26,17 @@ STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
 #: slower steps only contain more tokens
 AS_QUICK = 0.9
-RATES, FEW_RATES = 15, 3  #: minimum numbers of printed rates: in total, and before or in the slow steps
-#: a mean since the start of the run shows slow steps if they reduce it to this multiple
+#: minimum numbers of printed rates: in total, and in each of the two parts (before and during the slow steps)
+RATES, FEW_RATES = 15, 3
+#: a mean since the start of the run can show slow steps only if they reduce the mean to this multiple
 MEAN_FALLS = 0.95
-#: minimum growth of the tokens per step that excludes a mean since the start with equal numbers of tokens
+#: minimum growth of the tokens per step, calculated as if the printed rate were a mean since the start
 MORE_WORK = 1.2
-#: minimum ratio of the present pace to the usual pace that matters in a run that has finished; schedules of
-#: batch sizes and sequence lengths make the steps of many finished runs two or three times as long
+#: Minimum ratio of the present pace to the usual pace for a slowdown that matters in a finished run.
+#: Schedules of batch sizes and sequence lengths make the steps of many finished runs two or three times as
+#: long.
 COLLAPSED = 4.0
-LOST = 0.25  #: minimum share of the time that such a run lost
+LOST = 0.25  #: minimum share of a finished run's time that the slowdown must have cost
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
@@ -74,7 +76,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def stay_slow(paces: Sequence[float]) -> bool:
-    """Return whether steps are still slower than before, whether they became slower abruptly or gradually."""
+    """Return whether steps are still slower than before, even if they became slower gradually."""
     return slowdown(paces, alone=False) is not None
 
 
@@ -141,12 +143,12 @@ def as_quick(rates: Sequence[float]) -> bool:
 def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *, stride: int) -> bool:
     """Return whether slower steps contain more tokens, according to the rates that a program prints.
 
-    The time of a step grows at most with the square of its length, because of the attention. Therefore, the
+    Because of attention, the time of a step can grow with the square of the sequence length. Therefore, the
     number of tokens per step must have grown at least by the square root of the slowdown.
 
     A rate can also be a mean since the start, which falls slowly. Therefore, the rate must also exceed the
-    mean that would follow from the same number of tokens in each step. `steps` is the number of all steps,
-    and `stride` the number of steps per pace.
+    mean that would follow from the same number of tokens in each step. `steps` is the total number of
+    steps, and `stride` is the number of steps per pace.
     """
     slowed = slowdown(paces)
     if slowed is None or not steps:

@@ -165,7 +165,7 @@ def may_have_labels(head: bytes) -> bool:
 
 
 class Labelled(NamedTuple):
-    """A line without its labels."""
+    """The labels of a line, and the text of the line without them."""
 
     rank: int | None  #: rank in the label, or ``None`` if there is no label or if it is the number of a node
     host: str  #: host in the label, or an empty string

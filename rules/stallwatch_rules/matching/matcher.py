@@ -242,6 +242,6 @@ class _Part(NamedTuple):
 
 
 def _fits(page: RulePage, captures: Mapping[str, str]) -> bool:
-    """Return whether no comparison of ``when`` fails for the captures of a line."""
+    """Return whether none of the page's ``when`` comparisons fails for the captures of a line."""
     comparisons = map(parse_comparison, page.when)
     return all(comparison is None or comparison.holds(captures) is not False for comparison in comparisons)

@@ -37,8 +37,9 @@ _TRAINING = (
 _OVER = r"(?:finished|completed?|done|ended|concluded|converged|succe\w+)"
 _LEAD = r"(?:^|[\]:|>-] ?|\b(?:debug|info|warning) +(?:[\w./]+:\d+:? )?)\W*"
 _RAN = re.compile(rf"\b{_OVER} (?:\w+ )?{_TRAINING}\b|\b{_TRAINING}\b[^.!?]{{0,40}}\b{_OVER}\b")
-# With the time per iteration, the total time is that of a loop, such as an epoch or an evaluation, unless its
-# header mentions the training (``MetricLogger`` in torchvision's references, DETR, MAE, and DINOv2).
+# If the line contains the time per iteration, the total time is that of a loop, such as an epoch or an
+# evaluation, unless the header of the loop mentions the training (``MetricLogger`` in torchvision's
+# references, DETR, MAE, and DINOv2).
 _TOOK = re.compile(
     r"\b(?:total|overall)[ _](?:\w+[ _])?(?:time|runtime|duration)\b"
     r"(?!: [\d:, days]{4,24} \([\d.]+ ?s / it\))"
@@ -141,7 +142,7 @@ _FINISHED_IN_CHINESE = lazy(
     r"\s*(?:$|[.!,;。！，；~(（])"
 )
 
-# Text after a message about the end of the training which shows that the message is about a part of it.
+# Does not match if the next words show that a message about the end is about only part of the training.
 _NOT_OF_PART = (
     r"(?! (?:for|of|in) (?:this(?! (?:run|job|model)\b)|that|each"
     r"|(?:the )?(?:current|first|next|last|previous)"

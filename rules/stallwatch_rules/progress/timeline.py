@@ -27,7 +27,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Restarts:
-    """The restarts of a run, ordered so that a lookup reads only the restarts in the line's own source."""
+    """The restarts of a run, grouped by source, so that a lookup for a line reads only the line's source."""
 
     def __init__(self, restarts: Iterable[Restart] = ()) -> None:
         self._of_source: dict[str, list[Restart]] = {}

@@ -207,7 +207,7 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
 
 
 def _kind(rank: RankAnswer, doing: RankActivity) -> Kind:
-    """Return the activity of a rank, which the kernel knows better if the rank runs the user's own code."""
+    """Return the kind of a rank's activity. If the rank runs the user's code, prefer data from the kernel."""
     if rank.lock_holder and doing.kind in ("code", "thread", "unknown"):
         return "lock"
     return "input" if rank.reads_input and doing.kind in ("code", "unknown") else doing.kind

@@ -33,7 +33,7 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 SHORT = 6.0
 LONG = 20.0  #: allowed quiet time for startup, a compilation, or a checkpoint, as a multiple of the floor
 
-# Allowed quiet time for work of the processor after the last step, as a multiple of the floor.
+# Allowed quiet time for processor work after the last step, as a multiple of the floor.
 _AFTER_TRAINING = 480.0
 # Allowed quiet time for data loading, as a multiple of the floor, if it is unknown whether a batch is the
 # first batch of an epoch.
@@ -117,7 +117,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     #: True if the training is complete only according to a counter that reached its total. The counter might
     #: count the steps of a part of the run.
     only_reached_total: bool = False
-    worked: float = 0.0  #: seconds from the start of the period until a rank last worked after the last step
+    worked: float = 0.0  #: seconds from the period's start to the latest processor work after the last step
     run: Ruling | None = None  #: decision about the whole run, from the snapshots of all hosts
 
 
@@ -157,7 +157,7 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         if all(rank.condition == "ended" for rank in ranks):
-            return None  # no rank waits for a rank that has ended
+            return None  # all ranks have ended, so no rank waits
         left = [rank.rank for rank in ranks if rank.left]
         if left:  # the other ranks wait for a rank that has ended
             return Ruling("stalled", period.suspicion, "ended", left[0])

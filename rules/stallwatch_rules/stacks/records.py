@@ -127,7 +127,7 @@ class RankAnswer(msgspec.Struct):
     lock_holder: str = ""  #: holder of the file lock for which the process waits, such as ``process 4711``
     kernel: str = ""  #: kernel function in which the process waits, if it can be read
     locked_out: bool = False  #: True if no thread could respond because other code holds the GIL
-    reads_input: bool = False  #: True if the main thread waits for input from standard input
+    reads_input: bool = False  #: True if the main thread waits to read standard input
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
 
     #: user's function that called a save → duration of its longest save in seconds

@@ -19,7 +19,7 @@ DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parent
 # Kinds of activity that have the same message template.
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
-# Conditions and kinds of activity that a title states beside the location.
+# Conditions and kinds of activity that a title states in addition to the location.
 _IN_TITLE = frozenset(("stopped", "blocked", "busy", "lock", "debugger", "network", "process", "input"))
 
 

@@ -59,7 +59,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
     report that a peer was lost never explains the crash of that peer, even if the report comes before the
-    crash. If such a consequence already is a symptom, for example Ray's report that a worker died, the
+    crash. If such a consequence is already a symptom, for example Ray's report that a worker died, the
     earlier failures explain it.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
@@ -109,7 +109,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Iterator[RuleFinding]:
     """Yield the failures that came before the symptom `late`, with `late` as their consequence.
 
-    A lost peer can be the process whose death `late` reports.
+    Findings about a lost peer are excluded, because the peer can be the process whose death `late` reports.
     """
     for finding in failures:
         if not finding.tagged("peer-gone") and (came_before(finding, late) or _is_above(finding, late)):
@@ -126,7 +126,7 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
     if any(rank is not None for _, rank in late.hits) or not own:
         return False
     timed = [*(place.time for place in finding.occurrences), *(place.time for place in late.occurrences)]
-    if None not in timed:  # the times show a different order
+    if None not in timed:  # all times are known, and they show a different order
         return False
     return _each_is_below(late, own)
 

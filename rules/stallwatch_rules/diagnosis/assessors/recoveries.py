@@ -290,7 +290,7 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _began_anew(points: Sequence[Point], mark: int) -> bool:
-    """Return whether the first loss after the step count `mark` belongs to a new start of the steps.
+    """Return whether the step numbers started again before the first loss after the step count `mark`.
 
     For example, a sweep ends a trial with a NaN loss, and the next trial starts with new weights.
     """
