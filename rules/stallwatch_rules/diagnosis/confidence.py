@@ -49,7 +49,7 @@ CAPS: dict[str, float] = {
     "memory-near-limit": 0.85,  # a SIGKILL while memory was nearly exhausted
     "memory-far-from-limit": 0.4,  # a SIGKILL while memory was far from exhausted
     "inferred-place": 0.6,  # an unknown exception from code that usually raises exceptions for this reason
-    "killed-not-counted": 0.85,  # a SIGKILL that, according to its own counter, the kernel did not send
+    "killed-not-counted": 0.85,  # a SIGKILL that the kernel, according to its own counter, did not send
 }
 
 

@@ -392,7 +392,7 @@ def _last_line(stream: StreamReading) -> Line | None:
 
 
 def _last_to_print(ranks: list[int], run: Snapshot) -> int:
-    """Return the lowest of the ranks that printed until the end. Often, only one rank prints steps."""
+    """Return the lowest of the ranks that printed until the end, because often only one rank prints steps."""
     times = [
         (rank, time)
         for (_, rank), stream in run.streams.items()

@@ -524,7 +524,7 @@ class TracebackReader:
         return setting is not None
 
     def _outside(self, line: Line, rules: Collection[str], mark: LinePosition, *, rest: bool = False) -> None:
-        """Read a line outside tracebacks. If `rest` is true, it can belong to an ignored traceback."""
+        """Read a line outside tracebacks. If `rest` is true, the line can belong to an ignored traceback."""
         text = line.text
         if self._introduce(text):
             return

@@ -328,7 +328,7 @@ class StepClock:
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its source, if steps and line have different clocks.
+        """Return the number of steps below a line in its source, if the line and the steps use two clocks.
 
         The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
         the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,

@@ -62,13 +62,13 @@ WEAK = f"{ROWS} alone"
 COARSE = (ROUNDS, ROWS)  #: prefixes of the names of series that count steps only if no other series does
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
 _MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
-_MOST_NONE = 1024  # maximum number of hashes of rejected templates, and of templates that occurred once
+_MOST_NONE = 1024  # maximum number of hashes for rejected templates, and for templates that occurred once
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
 
 # Required numbers of lines. Fewer lines are required if the words are more conclusive.
 _FEW, _SOME, _MANY = 2, 3, 12
-_TREND = 0.5  # minimum difference between falls and rises in a trend, as a share of all pairs of values
+_TREND = 0.5  # minimum difference between the numbers of falls and rises in a trend, as a share of all pairs
 _NEAR = 3  # maximum number of lines between the column titles and the first row
 _SHORT = 80  # maximum number of characters in a line that contains only a counter
 
@@ -453,7 +453,7 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
         )
         if epoch is not None:
             values.setdefault("epoch", epoch)
-            if total:  # as in `text`
+            if total:  # it can be the number of steps in an epoch or in the run
                 values["stated_steps"], total = float(total), None
     return Sample(line.rank, line.time, step, total, values, series=kind.series)
 
