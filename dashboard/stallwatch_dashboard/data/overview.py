@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the same without known step times, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # the same limit if step times are unknown, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 

@@ -148,7 +148,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def with_crash(self, crash: Crash, every: int) -> Exceptions:
-        """Return the exceptions, with those marked as fatal that ended a process while others continued.
+        """Return the exceptions. Exceptions that ended a process while others continued are marked as fatal.
 
         `every` is the logging interval in steps.
         """
