@@ -128,7 +128,7 @@ class Scored:
 
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with one row per tool."""
-    heads = ["tool", "root cause right", "wrong", "none", "rank right"]
+    heads = ["tool", "root cause right", "root cause wrong", "no answer", "rank right"]
     heads += ["hang detected", "location of hang right", "false alarms"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
@@ -155,9 +155,12 @@ def describe(cases: Sequence[Case]) -> str:
     kinds = Counter(case.kind for case in cases)
     benign = sum(not case.failed for case in cases)
     hangs = sum(case.hangs for case in cases)
-    parts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    *parts, last = (
+        f"{count} {'from real runs' if kind == 'real run' else kind}" for kind, count in sorted(kinds.items())
+    )
+    listed = f"{', '.join(parts)}, and {last}" if parts else last
     return (
-        f"{len(cases)} cases ({parts}): {len(cases) - benign - hangs} failed runs, {hangs} hangs, and"
+        f"{len(cases)} cases ({listed}): {len(cases) - benign - hangs} failed runs, {hangs} hangs, and"
         f" {benign} benign runs."
     )
 

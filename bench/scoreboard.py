@@ -103,11 +103,11 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
         f"| share of failures for which the primary cause is right | {share(failures(outcomes)).measured} |"
     )
     lines.append(
-        "| share of failed runs without a labeled cause that are reported as failures "
+        "| share of failed runs without a labeled cause that Stallwatch reports as failures "
         f"| {share(whole).measured} |"
     )
     lines.append(f"| share of benign cases with a false alarm | {quiet.measured} |")
-    lines.append(f"| share of healthy logs that are reported as failures | {alarms.measured} |")
+    lines.append(f"| share of healthy logs that Stallwatch reports as failures | {alarms.measured} |")
     lines += ["", *reliability(claims(outcomes))]
     lines += ["", "| family | precision | recall |", "|---|---|---|"]
     lines += [
@@ -142,7 +142,8 @@ def calibrated(claimed: list[Claim]) -> list[str]:
         "hash of its name. We choose the confidence levels on the development half, and evaluate them on",
         "the frozen half.",
         "",
-        "| half | named causes | right causes at a confidence of 0.9 or more | expected calibration error |",
+        "| half | number of named causes | right causes at a confidence of 0.9 or more "
+        "| expected calibration error |",
         "|---|---|---|---|",
     ]
     for name, frozen in (("development", False), ("frozen", True)):
@@ -181,8 +182,8 @@ development corpus contains real cases from public issue threads and logs, which
 development corpus is not part of the repository. We used both corpora to write the rules, so expect lower
 scores for other logs.
 
-A score such as `62/62 = 100.0% [94.2%, 100.0%]` contains the numbers of cases, the share, and the 95%
-confidence interval for the share.
+A score such as `62/62 = 100.0% [94.2%, 100.0%]` contains the number of right cases, the number of all
+cases, the share, and the 95% confidence interval for the share.
 """
 
 
