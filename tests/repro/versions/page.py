@@ -115,14 +115,17 @@ def _log(seen: Seen) -> str:
 def _probe(seen: Seen) -> str:
     parts = [_many(seen.steps.get("0", 0), "step")]
     parts += [
-        f"{_many(seen.invalidations[kind], 'invalidation')} ({kind})"
+        f"{_many(seen.invalidations[kind], 'trace-cache invalidation')} ({kind})"
         for kind in KINDS
         if seen.invalidations.get(kind)
     ]
     if seen.exceptions:
         parts.append("the exception")
     return "; ".join(
-        [f"the probe reported {_listed(parts)}", *(f"it **warned of** {each}" for each in seen.early)]
+        [
+            f"the probe reported {_listed(parts)}",
+            *(f"it **warned of** the rule {each}" for each in seen.early),
+        ]
     )
 
 
