@@ -158,7 +158,7 @@ LOST = (
     ("before", "role", "advice"),
     [
         ("", "cause", "On the failing node, run `getent"),
-        (steps(1, 21), "symptom", "The address is correct, because the ranks used it before."),
+        (steps(1, 21), "symptom", "Check whether the host in `MASTER_ADDR` is running"),
         (steps(1, 21) + "Training finished\n", "cause", "On the failing node, run `getent"),
     ],
 )
