@@ -10,7 +10,7 @@ from stallwatch_dashboard import rule_search
 from stallwatch_dashboard.words import Reader
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import Status
 from stallwatch_rules.records import Harm, Role
 
@@ -18,17 +18,12 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. G
 
 
 @pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
+def matcher(catalogue: Catalogue) -> Matcher:
+    return Matcher(catalogue)
 
 
-@pytest.fixture(scope="module")
-def matcher(known: Catalogue) -> Matcher:
-    return Matcher(known)
-
-
-def test_empty_search_lists_all_rules(known: Catalogue, matcher: Matcher) -> None:
-    assert len(rule_search.search(known, matcher, " ")) == len(known.pages)
+def test_empty_search_lists_all_rules(catalogue: Catalogue, matcher: Matcher) -> None:
+    assert len(rule_search.search(catalogue, matcher, " ")) == len(catalogue.pages)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -40,18 +35,18 @@ def test_every_field_value_has_a_translation(language: str) -> None:
             assert say("judged_by_progress" if kind == "by-progress" else f"{field}_{kind}")
 
 
-def test_title_matches_rank_before_body_matches(known: Catalogue, matcher: Matcher) -> None:
-    found = [page.id for page in rule_search.search(known, matcher, "trace cache")]
+def test_title_matches_rank_before_body_matches(catalogue: Catalogue, matcher: Matcher) -> None:
+    found = [page.id for page in rule_search.search(catalogue, matcher, "trace cache")]
     assert found[0] == "zero3-trace-cache-invalidated"
-    assert rule_search.search(known, matcher, "no page of this world says xyzzy") == []
+    assert rule_search.search(catalogue, matcher, "no page of this world says xyzzy") == []
 
 
-def test_pasted_message_finds_its_rule(known: Catalogue, matcher: Matcher) -> None:
-    assert rule_search.search(known, matcher, OOM)[0].id == "cuda-oom"
+def test_pasted_message_finds_its_rule(catalogue: Catalogue, matcher: Matcher) -> None:
+    assert rule_search.search(catalogue, matcher, OOM)[0].id == "cuda-oom"
 
 
-def test_family_filter_restricts_the_search(known: Catalogue, matcher: Matcher) -> None:
-    found = rule_search.search(known, matcher, "", ["memory"])
+def test_family_filter_restricts_the_search(catalogue: Catalogue, matcher: Matcher) -> None:
+    found = rule_search.search(catalogue, matcher, "", ["memory"])
     assert found and {page.family for page in found} == {"memory"}
 
 
@@ -80,12 +75,12 @@ rewards.BrokenLedger: the ledger of rewards has 12 pages, 14 were promised
 """
 
 
-def test_unknown_failure_is_drafted(known: Catalogue) -> None:
-    proposal = rule_search.draft_of(FAILED, known, since="1.0")
+def test_unknown_failure_is_drafted(catalogue: Catalogue) -> None:
+    proposal = rule_search.draft_of(FAILED, catalogue, since="1.0")
     assert proposal.problems(f"{proposal.family}/{proposal.rule}.md") == []
     assert "status: incubating" in proposal.text and r"(?P<number_1>\d+)" in proposal.text
 
 
-def test_known_failure_is_not_drafted(known: Catalogue) -> None:
+def test_known_failure_is_not_drafted(catalogue: Catalogue) -> None:
     with pytest.raises(DraftError, match="cuda-oom"):
-        rule_search.draft_of(OOM, known, since="1.0")
+        rule_search.draft_of(OOM, catalogue, since="1.0")

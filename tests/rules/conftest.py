@@ -12,7 +12,7 @@ import pytest
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
@@ -87,7 +87,7 @@ def make_page(
     return "\n".join(["---", *lines, "---", body, *samples])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def page_text() -> PageText:
     """Return a function that makes a valid page's text: ``page_text(id=…, patterns=…)``."""
     return make_page
@@ -111,14 +111,14 @@ def write_page(tmp_path: Path) -> WritePage:
     return write
 
 
-@pytest.fixture
-def few_rules(page_text: Callable[..., str]) -> Catalogue:
+@pytest.fixture(scope="session")
+def few_rules(page_text: Callable[..., str], catalogue: Catalogue) -> Catalogue:
     """Return a catalogue of small rules for tests of how a run is read."""
 
     def page(rule: str, family: str = "memory", **front: object) -> object:
         patterns = front.get("patterns")
         fires = ("anything",) if patterns == [] else (str(patterns[0]).replace("\\", ""),)  # type: ignore[index]
-        known = load_catalogue().pages.get(rule)  # code finds rules by their tags
+        known = catalogue.pages.get(rule)  # code finds rules by their tags
         front.setdefault("tags", sorted(known.tags) if known is not None else [])
         text = page_text(id=rule, family=family, title=f"Title of {rule}", fires=fires, **front)
         return parse_page(text, f"{family}/{rule}.md")

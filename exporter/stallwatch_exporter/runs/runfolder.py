@@ -512,9 +512,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications of a killed agent might have been lost before they were sent. They are sent again only if
-    the agent's last record is less than a day old. Open incidents are sent again in any case, because their
-    notifications might have been delayed longer (see `Episodes`).
+    A killed agent might not have sent all its notifications. They are sent again only if its last record is
+    less than a day old. Open incidents are sent again in any case, because of delays (see `Episodes`).
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

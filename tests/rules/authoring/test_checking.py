@@ -6,23 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaged import CATALOGUE
 
 from stallwatch_rules.authoring.checking import check_catalogue, check_page
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage, parse_page
 
 PageText = Callable[..., str]
-PACKAGED = load_catalogue()
 
 
-@pytest.mark.parametrize("rule", sorted(PACKAGED.pages))
+@pytest.mark.parametrize("rule", sorted(CATALOGUE.pages))
 def test_samples_of_every_packaged_page_pass(rule: str) -> None:
-    problems = check_page(PACKAGED.pages[rule], PACKAGED)
+    problems = check_page(CATALOGUE.pages[rule], CATALOGUE)
     assert [str(problem) for problem in problems] == []
 
 
 def test_packaged_catalogue_has_no_problems() -> None:
-    assert [str(problem) for problem in check_catalogue(PACKAGED)] == []
+    assert [str(problem) for problem in check_catalogue(CATALOGUE)] == []
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ def test_loading_problems_are_included(write_page: Callable[..., Path], tmp_path
 
 
 def test_judged_rule_is_checked_on_a_whole_run(page_of: MakePage) -> None:
-    (page, *_) = [page for page in PACKAGED.pages.values() if page.judged]
+    (page, *_) = [page for page in CATALOGUE.pages.values() if page.judged]
     alone = page_of(patterns=[], fires=tuple(page.quiet))
-    problems = check_page(alone, PACKAGED)
+    problems = check_page(alone, CATALOGUE)
     assert [problem.message for problem in problems] == [
         f"the rule does not fire on the 'log fires' sample {number}"
         for number in range(1, len(page.quiet) + 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 from msgspec.structs import replace
+from packaged import CATALOGUE
 
 from stallwatch_rules.diagnosis.causes import causal_order, explained, primary
 from stallwatch_rules.diagnosis.confidence import BASE, CAPS, WRAPPER
 from stallwatch_rules.diagnosis.findings import Occurrence, RuleFinding
-from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Harm, Role
 
-PAGE = load_catalogue().pages["cuda-oom"]
+PAGE = CATALOGUE.pages["cuda-oom"]
 CAUSE_ALONE, CAUSE_FIRST = BASE["cause", "none"], BASE["cause", "later"]
 CAUSE_CHOSEN, SYMPTOM_ALONE = BASE["cause", "unordered"], BASE["symptom", "none"]
 

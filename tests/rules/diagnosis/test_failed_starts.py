@@ -11,7 +11,7 @@ from smallruns import primary, raised, steps
 
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.matching.matcher import lines_of
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
 
@@ -94,26 +94,21 @@ HARMLESS = (
 QUIET = ("finished", "healthy", "unfinished", "no-evidence", "no-training-log")
 
 
-@pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
-
-
-def diagnosed(known: Catalogue, text: str, now: float | None = None) -> Diagnosis:
-    reading = RunReading(known)
+def diagnosed(catalogue: Catalogue, text: str, now: float | None = None) -> Diagnosis:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     return reading.diagnose(now=now)
 
 
 @pytest.mark.parametrize("text", FAILED)
-def test_log_of_only_a_failed_start_is_a_failure(known: Catalogue, text: str) -> None:
-    found = diagnosed(known, text)
+def test_log_of_only_a_failed_start_is_a_failure(catalogue: Catalogue, text: str) -> None:
+    found = diagnosed(catalogue, text)
     assert (found.verdict, primary(found)) == ("failed", FAILED[text])
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_survived_startup_error_is_not_a_failure(known: Catalogue, text: str) -> None:
-    found = diagnosed(known, text)
+def test_survived_startup_error_is_not_a_failure(catalogue: Catalogue, text: str) -> None:
+    found = diagnosed(catalogue, text)
     assert found.verdict in QUIET and found.primary is None
 
 
@@ -126,8 +121,8 @@ def test_survived_startup_error_is_not_a_failure(known: Catalogue, text: str) ->
         (NOT_FOUND, 0, ""),
     ],
 )
-def test_exit_code_decides_about_a_start(known: Catalogue, text: str, code: int, rule: str) -> None:
-    reading = RunReading(known)
+def test_exit_code_decides_about_a_start(catalogue: Catalogue, text: str, code: int, rule: str) -> None:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     found = reading.diagnose(Ending("failed" if code else "finished", code))
     assert (found.primary.rule if found.primary is not None else "") == rule
@@ -136,9 +131,9 @@ def test_exit_code_decides_about_a_start(known: Catalogue, text: str, code: int,
 
 @pytest.mark.parametrize(("later", "code", "rule"), [(0.1, 3, ""), (-60.0, 3, NAME), (0.1, 127, NAME)])
 def test_output_and_errors_can_be_in_separate_streams(
-    known: Catalogue, later: float, code: int, rule: str
+    catalogue: Catalogue, later: float, code: int, rule: str
 ) -> None:
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed([Line(NOT_FOUND.strip(), "stderr", 1, None, 1_790_000_000.0)])
     reading.feed([Line("Reading the corpus", "stdout", 1, None, 1_790_000_000.0 + later)])
     found = reading.diagnose(Ending("failed", code))
@@ -146,25 +141,25 @@ def test_output_and_errors_can_be_in_separate_streams(
 
 
 @pytest.mark.parametrize("text", CRASHES)
-def test_crashes_of_programs_in_other_languages_are_recognized(known: Catalogue, text: str) -> None:
-    found = diagnosed(known, steps(1, 9) + text)
+def test_crashes_of_programs_in_other_languages_are_recognized(catalogue: Catalogue, text: str) -> None:
+    found = diagnosed(catalogue, steps(1, 9) + text)
     assert (found.verdict, found.unknown[0].exception) == ("unknown-failure", CRASHES[text])
 
 
 @pytest.mark.parametrize("text", [HELP, NOT_FOUND, MODULE + HELP])
-def test_start_script_can_continue_after_an_error(known: Catalogue, text: str) -> None:
-    trained = diagnosed(known, text + steps(1, 20))
-    after = diagnosed(known, steps(1, 20, total=20) + NOT_FOUND)
-    loading = diagnosed(known, text + "".join(f"loading shard {n} of 80\n" for n in range(80)))
-    watched = diagnosed(known, text, now=1_790_000_000.0)
+def test_start_script_can_continue_after_an_error(catalogue: Catalogue, text: str) -> None:
+    trained = diagnosed(catalogue, text + steps(1, 20))
+    after = diagnosed(catalogue, steps(1, 20, total=20) + NOT_FOUND)
+    loading = diagnosed(catalogue, text + "".join(f"loading shard {n} of 80\n" for n in range(80)))
+    watched = diagnosed(catalogue, text, now=1_790_000_000.0)
     for found in (trained, after, loading, watched):
         assert found.verdict in QUIET and found.primary is None
 
 
-def test_later_failure_is_the_cause(known: Catalogue) -> None:
+def test_later_failure_is_the_cause(catalogue: Catalogue) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert primary(diagnosed(known, MODULE + raised(error))) == "cuda-oom"
-    assert diagnosed(known, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
+    assert primary(diagnosed(catalogue, MODULE + raised(error))) == "cuda-oom"
+    assert diagnosed(catalogue, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
 
 
 @pytest.mark.parametrize(
@@ -179,16 +174,16 @@ def test_later_failure_is_the_cause(known: Catalogue) -> None:
     ],
 )
 def test_rejected_start_is_not_the_cause_after_another_start(
-    known: Catalogue, below: str, rule: str | None
+    catalogue: Catalogue, below: str, rule: str | None
 ) -> None:
     error = f"{USAGE}train.py: error: argument --resume: expected one argument\n"
-    assert primary(diagnosed(known, error + below)) == rule
-    assert primary(diagnosed(known, below + error)) == (rule or "config-argparse-error")
+    assert primary(diagnosed(catalogue, error + below)) == rule
+    assert primary(diagnosed(catalogue, below + error)) == (rule or "config-argparse-error")
 
 
-def test_broken_generated_code_is_not_a_failure(known: Catalogue) -> None:
-    assert diagnosed(known, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
+def test_broken_generated_code_is_not_a_failure(catalogue: Catalogue) -> None:
+    assert diagnosed(catalogue, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
     imported = (
         f'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    import b\n{BLOCK}'
     )
-    assert primary(diagnosed(known, steps(1, 9) + imported)) == "source-syntax-error"
+    assert primary(diagnosed(catalogue, steps(1, 9) + imported)) == "source-syntax-error"

@@ -8,7 +8,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.messages import message
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import badge, headline
@@ -20,11 +20,6 @@ LOST_PEER = (
 )
 UNKNOWN = "OddError: my own link to rank 1 is gone"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 79 GiB"
-
-
-@pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
 
 
 def stamped(second: float, rank: int, *texts: str) -> str:
@@ -48,8 +43,8 @@ def crash(second: float, rank: int, last: str) -> str:
     return stamped(second, rank, *frame, last)
 
 
-def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: Ending | None = ENDING) -> Diagnosis:
-    reading = RunReading(known)
+def diagnosed(catalogue: Catalogue, text: str, *, stalled: bool, ending: Ending | None = ENDING) -> Diagnosis:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     return rendered(reading.diagnose(ending=ending, stalled=stalled))
 
@@ -77,11 +72,11 @@ def lost(path: str, last: str) -> str:
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
     ],
 )
-def test_tracker_error_before_ctrl_c_is_not_a_cause(known: Catalogue, before: str, verdict: str) -> None:
+def test_tracker_error_before_ctrl_c_is_not_a_cause(catalogue: Catalogue, before: str, verdict: str) -> None:
     """Ctrl-C also ended W&B's process, whose threads report the loss."""
     text = "step 1/60 loss 2.0\n" + before
     stop = '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
-    reading, alone = RunReading(known), RunReading(known)
+    reading, alone = RunReading(catalogue), RunReading(catalogue)
     reading.feed(lines_of(f"{text}Traceback (most recent call last):\n{stop}"))
     alone.feed(lines_of(text))
     needed = WANDB not in before or "KeyError" in before  # the training does not need its tracker
@@ -103,55 +98,55 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
     ],
 )
 def test_pin_memory_thread_error_after_ctrl_c_is_not_a_cause(
-    known: Catalogue, thread: str, verdict: str, error: str
+    catalogue: Catalogue, thread: str, verdict: str, error: str
 ) -> None:
     """A training that waits for that thread would report its loss (torch, ``dataloader.py``)."""
     calls = f'  File "{PINNED}", line 53, in {thread}\n  File "{CONNECTION}", line 752, in Client\n'
     text = "step 1/60 loss 2.0\nException in thread Thread-3 (_pin_memory_loop):\n"
     text += f"Traceback (most recent call last):\n{calls}{error}\nTraceback (most recent call last):\n"
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text + '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'))
     assert reading.diagnose().verdict == verdict
 
 
-def test_handled_ctrl_c_is_recognized(known: Catalogue) -> None:
+def test_handled_ctrl_c_is_recognized(catalogue: Catalogue) -> None:
     calls = f'  File "{PINNED}", line 53, in _pin_memory_loop\n  File "{CONNECTION}", line 752, in Client\n'
     text = "".join(f"step {n}/600 loss 2.0\n" for n in range(1, 200))
     text += f"Exception in thread Thread-3 (_pin_memory_loop):\nTraceback (most recent call last):\n{calls}"
     text += "EOFError\n2026-02-08 04:22:32 - LOGS    - Keyboard interruption. Exiting from early training\n"
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     assert reading.diagnose().verdict == "interrupted"
 
 
-def test_workers_that_end_after_ctrl_c_are_not_a_cause(known: Catalogue) -> None:
+def test_workers_that_end_after_ctrl_c_are_not_a_cause(catalogue: Catalogue) -> None:
     dead = "RuntimeError: DataLoader worker (pid 349) exited unexpectedly with exit code 1. Details are lost"
     for first, second, verdict in (
         ("KeyboardInterrupt", dead, "interrupted"),
         (dead, "KeyboardInterrupt", "failed"),
     ):
         text = steps(1, 26) + crash(27, 0, first) + crash(27.5, 0, second)
-        reading = RunReading(known)
+        reading = RunReading(catalogue)
         reading.feed(lines_of(text))
         assert reading.diagnose().verdict == verdict
 
 
 @pytest.mark.parametrize(("wait", "verdict"), [(1, "interrupted"), (600, "stalled")])
 def test_earlier_tracker_error_is_not_the_reason_for_ctrl_c(
-    known: Catalogue, wait: float, verdict: str
+    catalogue: Catalogue, wait: float, verdict: str
 ) -> None:
     text = steps(1, 26) + "".join(stamped(27, 0, line) for line in lost(WANDB, "EOFError").splitlines())
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text + crash(27 + wait, 0, "KeyboardInterrupt")))
     assert reading.diagnose().verdict == verdict
 
 
 @pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])
-def test_output_after_ctrl_c_is_not_the_cause_of_a_stall(known: Catalogue, wreckage: str) -> None:
+def test_output_after_ctrl_c_is_not_the_cause_of_a_stall(catalogue: Catalogue, wreckage: str) -> None:
     for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "interrupted", None)):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt")
         text += crash(second + 1.5, 0, wreckage) + crash(second + 1.5, 0, "KeyboardInterrupt")
-        found = diagnosed(known, text, stalled=verdict == "stalled")
+        found = diagnosed(catalogue, text, stalled=verdict == "stalled")
         assert (found.verdict, found.primary and found.primary.rule) == (verdict, rule)
 
 
@@ -162,30 +157,30 @@ WAITED = (
 
 
 @pytest.mark.parametrize("late", [WAITED, LOST_PEER, "OddTimeout: Timed out waiting 1800000ms"])
-def test_timeout_after_an_interrupt_is_not_a_stall(known: Catalogue, late: str) -> None:
+def test_timeout_after_an_interrupt_is_not_a_stall(catalogue: Catalogue, late: str) -> None:
     for second, verdict in ((27, "interrupted"), (1000, "stalled")):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt") + crash(second + 1800, 0, late)
-        assert diagnosed(known, text, stalled=False, ending=None).verdict == verdict
+        assert diagnosed(catalogue, text, stalled=False, ending=None).verdict == verdict
 
 
 @pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN, OOM])
-def test_failure_before_ctrl_c_remains_the_cause(known: Catalogue, cause: str) -> None:
+def test_failure_before_ctrl_c_remains_the_cause(catalogue: Catalogue, cause: str) -> None:
     text = steps(1, 26) + crash(30, 0, cause) + crash(600, 1, "KeyboardInterrupt")
-    found = diagnosed(known, text, stalled=True)
+    found = diagnosed(catalogue, text, stalled=True)
     assert found.verdict in ("stalled", "unknown-failure", "failed")
     assert found.primary is None or found.primary.rule in ("gloo-connection-closed", "cuda-oom")
 
 
 @pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN])
-def test_survived_interrupt_excuses_no_later_failure(known: Catalogue, cause: str) -> None:
+def test_survived_interrupt_excuses_no_later_failure(catalogue: Catalogue, cause: str) -> None:
     text = steps(1, 26) + crash(26, 1, "KeyboardInterrupt") + steps(27, 50, begin=40) + crash(70, 0, cause)
-    found = diagnosed(known, text, stalled=False, ending=None)
+    found = diagnosed(catalogue, text, stalled=False, ending=None)
     assert found.verdict in ("unknown-failure", "failed")
 
 
-def test_interrupt_known_only_from_the_ending_is_reported(known: Catalogue) -> None:
+def test_interrupt_known_only_from_the_ending_is_reported(catalogue: Catalogue) -> None:
     """A second signal within the first one's traceback cuts the log: CPython loses sys.stderr."""
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
     reading.feed(lines_of(steps(1, 30) + lost))
     found = reading.diagnose(ending=ENDING, now=None)
@@ -194,12 +189,12 @@ def test_interrupt_known_only_from_the_ending_is_reported(known: Catalogue) -> N
 
 
 @pytest.mark.parametrize("before", ["", lost("/srv/data.py", "ValueError: shard 17 has a broken record")])
-def test_exception_near_ctrl_c_is_in_the_headline(known: Catalogue, before: str) -> None:
+def test_exception_near_ctrl_c_is_in_the_headline(catalogue: Catalogue, before: str) -> None:
     """Steps from another stream come below the exception, so the run seems to have survived it."""
     stop = (
         'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
     )
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed(lines_of(before + "".join(f"step {n}/60 loss 2.0\n" for n in range(1, 20)) + stop))
     found = reading.diagnose()
     assert found.verdict == "interrupted"
@@ -208,7 +203,7 @@ def test_exception_near_ctrl_c_is_in_the_headline(known: Catalogue, before: str)
     assert ("没有其他异常" in render(headline(found), "zh")) == (not before)
 
 
-def test_full_bar_does_not_complete_a_run_of_unknown_length(known: Catalogue) -> None:
+def test_full_bar_does_not_complete_a_run_of_unknown_length(catalogue: Catalogue) -> None:
     epochs = "".join(
         f"Train Epoch: {epoch} [58/65 (88%)] Loss: {9 - epoch}.5\n"
         f"Train Epoch: {epoch} [65/65 (98%)] Loss: {9 - epoch}.1\n"
@@ -216,6 +211,6 @@ def test_full_bar_does_not_complete_a_run_of_unknown_length(known: Catalogue) ->
         for epoch in range(4)
     )
     stop = 'Traceback (most recent call last):\n  File "/srv/a.py", line 7, in <module>\nKeyboardInterrupt\n'
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     reading.feed(lines_of(epochs + stop))
     assert reading.diagnose().verdict == "interrupted"

@@ -8,7 +8,7 @@ from smallruns import killed_by
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
@@ -24,23 +24,18 @@ KILLED = (
 OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 79 GiB\n"
 
 
-@pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
-
-
 BY_SIGKILL = killed_by("SIGKILL")
 
 
-def ended(known: Catalogue, text: str, *, stalled: bool, ending: Ending = BY_SIGKILL) -> Diagnosis:
-    reading = RunReading(known)
+def ended(catalogue: Catalogue, text: str, *, stalled: bool, ending: Ending = BY_SIGKILL) -> Diagnosis:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     return rendered(reading.diagnose(ending=ending, stalled=stalled))
 
 
 @pytest.mark.parametrize("end", [TERMINATED, KILLED, TERMINATED + KILLED, ""])
-def test_stall_is_the_cause_of_a_run_ended_during_it(known: Catalogue, end: str) -> None:
-    found = ended(known, STEPS + end, stalled=True)
+def test_stall_is_the_cause_of_a_run_ended_during_it(catalogue: Catalogue, end: str) -> None:
+    found = ended(catalogue, STEPS + end, stalled=True)
     assert found.verdict == "failed" and found.primary is not None
     assert found.primary.rule == "silent-hang-no-error"
 
@@ -48,16 +43,16 @@ def test_stall_is_the_cause_of_a_run_ended_during_it(known: Catalogue, end: str)
 @pytest.mark.parametrize(
     ("end", "rule"), [(TERMINATED, "secondary-sigterm-cascade"), (KILLED, "host-oom-sigkill")]
 )
-def test_signal_is_the_cause_without_a_stall(known: Catalogue, end: str, rule: str) -> None:
-    found = ended(known, STEPS + end, stalled=False)
+def test_signal_is_the_cause_without_a_stall(catalogue: Catalogue, end: str, rule: str) -> None:
+    found = ended(catalogue, STEPS + end, stalled=False)
     assert found.primary is not None and found.primary.rule == rule
 
 
-def test_failure_in_the_log_explains_the_stall(known: Catalogue) -> None:
-    found = ended(known, STEPS + OOM + TERMINATED, stalled=True)
+def test_failure_in_the_log_explains_the_stall(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS + OOM + TERMINATED, stalled=True)
     assert found.primary is not None and found.primary.rule == "cuda-oom"
 
 
-def test_out_of_memory_kill_is_not_a_stall(known: Catalogue) -> None:
-    found = ended(known, STEPS + KILLED, stalled=True, ending=Ending("oom-killed", 137, "SIGKILL"))
+def test_out_of_memory_kill_is_not_a_stall(catalogue: Catalogue) -> None:
+    found = ended(catalogue, STEPS + KILLED, stalled=True, ending=Ending("oom-killed", 137, "SIGKILL"))
     assert found.primary is not None and found.primary.rule == "host-oom-sigkill"

@@ -14,7 +14,7 @@ from smallruns import primary, raised, steps
 
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.matching.matcher import lines_of
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
@@ -34,13 +34,8 @@ CAUSES = {
 }
 
 
-@pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
-
-
-def diagnosed(known: Catalogue, text: str) -> Diagnosis:
-    reading = RunReading(known)
+def diagnosed(catalogue: Catalogue, text: str) -> Diagnosis:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     return reading.diagnose()
 
@@ -51,42 +46,42 @@ def root(diagnosis: Diagnosis) -> str | None:
 
 
 @pytest.mark.parametrize(("cause", "noise"), [*product(CAUSES, NOISE)])
-def test_cause_is_found_for_any_order_of_flushing(known: Catalogue, cause: str, noise: str) -> None:
+def test_cause_is_found_for_any_order_of_flushing(catalogue: Catalogue, cause: str, noise: str) -> None:
     reason, wreck, more = PARTS[f"cause: {cause}"], PARTS[noise], PARTS["a destructor"]
     begun = steps(1, 40)
     orders = (reason + wreck, wreck + reason, more + wreck + reason, reason + wreck + more)
     for text in (*(begun + order for order in orders), wreck + begun + reason + more):
-        found = diagnosed(known, text)
+        found = diagnosed(catalogue, text)
         assert (found.verdict, root(found)) == CAUSES[cause], text[-5000:].replace(begun, "")
 
 
 @pytest.mark.parametrize("noise", NOISE)
-def test_lost_connection_is_the_cause_only_without_another(known: Catalogue, noise: str) -> None:
+def test_lost_connection_is_the_cause_only_without_another(catalogue: Catalogue, noise: str) -> None:
     """A failure in a destructor ends no program; the loss of a thread or child may."""
-    alone = diagnosed(known, steps(1, 40) + PARTS[noise])
-    killed = RunReading(known)
+    alone = diagnosed(catalogue, steps(1, 40) + PARTS[noise])
+    killed = RunReading(catalogue)
     killed.feed(lines_of(steps(1, 40) + PARTS[noise]))
     ended = killed.diagnose(ending=Ending("killed", 137, "SIGKILL"))
     assert primary(alone) is None or not noise.startswith("a ")
     assert primary(ended) == "host-oom-sigkill"
 
 
-def test_error_of_an_orphaned_child_is_not_fatal(known: Catalogue) -> None:
+def test_error_of_an_orphaned_child_is_not_fatal(catalogue: Catalogue) -> None:
     lost = PARTS["a child that lost its manager"]
     more = "".join(f"goal {n} is {n / 7:.1f} away\n" for n in range(100))
-    assert diagnosed(known, lost + more).verdict != "unknown-failure"
-    last = diagnosed(known, more + lost + "    goal 100 is 14.3 away\n")
+    assert diagnosed(catalogue, lost + more).verdict != "unknown-failure"
+    last = diagnosed(catalogue, more + lost + "    goal 100 is 14.3 away\n")
     assert (last.verdict, last.unknown[0].message) == (
         "unknown-failure",
         "",
     )  # the program's line is no message
 
 
-def test_error_of_an_unneeded_thread_is_not_the_cause(known: Catalogue) -> None:
+def test_error_of_an_unneeded_thread_is_not_the_cause(catalogue: Catalogue) -> None:
     died = PARTS["a thread that lost its process"]
     for after in ("KeyError: 'loss'", "BrokenPipeError: [Errno 32] Broken pipe"):
         text = f"{steps(1, 40)}{died.replace('BrokenPipeError: [Errno 32] Broken pipe', 'OddError: 7')}"
-        found = diagnosed(known, f"{text}{steps(41, 400)}{raised(after)}")
+        found = diagnosed(catalogue, f"{text}{steps(41, 400)}{raised(after)}")
         assert root(found) == after.partition(":")[0]
 
 
@@ -98,19 +93,19 @@ OSError: image file is truncated (12 bytes not processed)
 """
 
 
-def test_skipped_error_is_not_the_cause(known: Catalogue) -> None:
+def test_skipped_error_is_not_the_cause(catalogue: Catalogue) -> None:
     """The end follows at once: only the message shows that the program continued."""
-    assert root(diagnosed(known, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
-    assert primary(diagnosed(known, steps(1, 40) + SKIPPED)) is None
+    assert root(diagnosed(catalogue, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
+    assert primary(diagnosed(catalogue, steps(1, 40) + SKIPPED)) is None
     tee = "".join(f"[default3]:{line}\n" for line in (SKIPPED + raised("KeyError: 'loss'")).splitlines())
-    assert root(diagnosed(known, steps(1, 40) + tee)) == "KeyError", "torchrun --tee writes no space"
+    assert root(diagnosed(catalogue, steps(1, 40) + tee)) == "KeyError", "torchrun --tee writes no space"
     died = SKIPPED.replace(", skipping", "")
-    assert primary(diagnosed(known, steps(1, 40) + died)) == "media-file-unreadable"
+    assert primary(diagnosed(catalogue, steps(1, 40) + died)) == "media-file-unreadable"
 
 
-def test_message_about_retries_does_not_cover_later_exceptions(known: Catalogue) -> None:
+def test_message_about_retries_does_not_cover_later_exceptions(catalogue: Catalogue) -> None:
     text = "ERROR: request failed, retrying\nstep 41/400 loss 0.5\n" + raised("KeyError: 'loss'")
-    assert root(diagnosed(known, steps(1, 40) + text)) == "KeyError"
+    assert root(diagnosed(catalogue, steps(1, 40) + text)) == "KeyError"
 
 
 CLOSED = (
@@ -139,20 +134,20 @@ def in_thread(last: str, file: str = "/srv/run/monitor.py") -> str:
         "_queue.Empty",
     ],
 )
-def test_lost_connection_of_a_main_thread_causes_peer_errors(known: Catalogue, cause: str) -> None:
+def test_lost_connection_of_a_main_thread_causes_peer_errors(catalogue: Catalogue, cause: str) -> None:
     """It is not excused by Ctrl-C either, which ends the waiting rank later."""
     failed = steps(1, 40) + in_rank(1, cause)
     exception = cause.partition(":")[0]
-    peer = diagnosed(known, failed + in_rank(0, CLOSED))
+    peer = diagnosed(catalogue, failed + in_rank(0, CLOSED))
     assert (peer.verdict, peer.unknown[0].exception) == ("unknown-failure", exception)
-    stopped = diagnosed(known, failed + in_rank(0, "KeyboardInterrupt"))
+    stopped = diagnosed(catalogue, failed + in_rank(0, "KeyboardInterrupt"))
     assert (stopped.verdict, stopped.unknown[0].exception) == ("unknown-failure", exception)
 
 
 @pytest.mark.parametrize("lost", ["BrokenPipeError: [Errno 32] Broken pipe", "_queue.Empty"])
-def test_lost_connection_after_ctrl_c_is_excused(known: Catalogue, lost: str) -> None:
+def test_lost_connection_after_ctrl_c_is_excused(catalogue: Catalogue, lost: str) -> None:
     text = steps(1, 40) + in_rank(0, "KeyboardInterrupt") + in_rank(1, lost)
-    assert diagnosed(known, text).verdict == "interrupted"
+    assert diagnosed(catalogue, text).verdict == "interrupted"
 
 
 WANDB = "/usr/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
@@ -175,15 +170,15 @@ WANDB = "/usr/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
     ],
 )
 def test_later_thread_error_does_not_explain_the_main_thread(
-    known: Catalogue, cause: str, noise: str
+    catalogue: Catalogue, cause: str, noise: str
 ) -> None:
     for file in ("/srv/run/monitor.py", WANDB):
-        found = diagnosed(known, steps(1, 40) + raised(cause) + in_thread(noise, file))
+        found = diagnosed(catalogue, steps(1, 40) + raised(cause) + in_thread(noise, file))
         assert (found.verdict, root(found)) == ("unknown-failure", cause.partition(":")[0])
 
 
 def test_earlier_thread_error_explains_only_with_a_cause(
-    known: Catalogue,
+    catalogue: Catalogue,
 ) -> None:
     lost = raised("ConnectionResetError: [Errno 104] Connection reset by peer")
     for died, reason in (
@@ -191,15 +186,15 @@ def test_earlier_thread_error_explains_only_with_a_cause(
         (in_thread("EOFError: Compressed file ended before the end-of-stream marker"), "EOFError"),
         (in_thread("KeyError: 'reward'"), "KeyError"),
     ):
-        assert root(diagnosed(known, steps(1, 40) + died + lost)) == reason
+        assert root(diagnosed(catalogue, steps(1, 40) + died + lost)) == reason
 
 
-def test_exit_code_of_a_sandbox_before_the_end_is_harmless(known: Catalogue) -> None:
+def test_exit_code_of_a_sandbox_before_the_end_is_harmless(catalogue: Catalogue) -> None:
     begun = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 61))
     code, end = "[sandbox] exit code 137\n", "Training complete.\n"
-    assert diagnosed(known, begun + code + end).verdict == "finished"
+    assert diagnosed(catalogue, begun + code + end).verdict == "finished"
     for text in (begun + code, begun + end + code, begun.replace("step 60/60 loss 0.0333\n", "") + code):
-        assert primary(diagnosed(known, text)) == "host-oom-sigkill"
+        assert primary(diagnosed(catalogue, text)) == "host-oom-sigkill"
 
 
 @pytest.mark.parametrize(
@@ -211,13 +206,16 @@ def test_exit_code_of_a_sandbox_before_the_end_is_harmless(known: Catalogue) -> 
     ],
 )
 def test_ray_worker_that_is_stopped_after_the_last_step_is_harmless(
-    known: Catalogue, end: str, verdict: str
+    catalogue: Catalogue, end: str, verdict: str
 ) -> None:
     stopped = (
         "(raylet) A worker died or was killed while executing a task by an unexpected system error."
         " Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal."
         " SystemExit is raised (sys.exit is called). Exit code: 1. The process receives a SIGTERM.\n"
     )
-    assert diagnosed(known, steps(1, 40, total=60) + end + stopped).verdict == verdict
+    assert diagnosed(catalogue, steps(1, 40, total=60) + end + stopped).verdict == verdict
     crashed = stopped.replace("The process receives a SIGTERM.", "")
-    assert primary(diagnosed(known, steps(1, 40, total=60) + end + crashed)) == "ray-worker-died-system-error"
+    assert (
+        primary(diagnosed(catalogue, steps(1, 40, total=60) + end + crashed))
+        == "ray-worker-died-system-error"
+    )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from packaged import CATALOGUE
 
 from stallwatch_rules.matching.matcher import Matcher, lines_of
-from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
 
-CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
 STEPS = "step 1/60 loss 2.1\nstep 2/60 loss 2.0\n"
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from packaged import CATALOGUE
 
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
-from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
 
-CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
 
 

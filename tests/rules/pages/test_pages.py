@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from packaged import CATALOGUE
 
 from stallwatch_rules.authoring.checking import check_page
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage, Tag, parse_page
 
-CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
 RULES = sorted(CATALOGUE.pages)
 # A judged rule's samples are whole runs.

@@ -7,7 +7,7 @@ from smallruns import FAILED
 
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import lines_of
-from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
@@ -23,15 +23,10 @@ SEARCHES = ("Find the rank", "monitored_barrier", "找出没有打印")
 RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到卡住的原因")
 
 
-@pytest.fixture(scope="module")
-def known() -> Catalogue:
-    return load_catalogue()
-
-
-def stood(known: Catalogue, stacks: StallStacks) -> Diagnosis:
-    reading = RunReading(known)
+def stood(catalogue: Catalogue, stacks: StallStacks) -> Diagnosis:
+    reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS))
-    return with_stacks(reading.diagnose(stalled=True), stacks, known)
+    return with_stacks(reading.diagnose(stalled=True), stacks, catalogue)
 
 
 def texts_of(found: Diagnosis, language: str = "en") -> str:
@@ -41,12 +36,12 @@ def texts_of(found: Diagnosis, language: str = "en") -> str:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_location_of_the_odd_rank_replaces_advice_to_find_it(known: Catalogue, language: str) -> None:
-    found = stood(known, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
+def test_location_of_the_odd_rank_replaces_advice_to_find_it(catalogue: Catalogue, language: str) -> None:
+    found = stood(catalogue, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
     assert not any(riddle in texts_of(found, language) for riddle in RIDDLES)
     assert found.primary is not None and "ddp.py:5" in render(found.primary.fixes[0], language)
     assert len(found.primary.fixes) > 2, "what the page says of other ranks stays"
-    assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1]), known) == found, "once"
+    assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1]), catalogue) == found, "once"
 
 
 GLOO = (
@@ -57,11 +52,11 @@ GLOO = (
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("file", ["", "stacks-1.txt"])
-def test_timeout_refers_to_the_rank_in_the_stacks(known: Catalogue, language: str, file: str) -> None:
-    reading = RunReading(known)
+def test_timeout_refers_to_the_rank_in_the_stacks(catalogue: Catalogue, language: str, file: str) -> None:
+    reading = RunReading(catalogue)
     reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
-    found = with_stacks(reading.diagnose(ending=FAILED), stacks, known)
+    found = with_stacks(reading.diagnose(ending=FAILED), stacks, catalogue)
     primary = found.primary
     assert primary is not None and primary.rule == "gloo-collective-timeout"
     shown = rendered(primary, language)
@@ -74,20 +69,20 @@ def test_timeout_refers_to_the_rank_in_the_stacks(known: Catalogue, language: st
     assert "ddp.py:5" in shown.evidence[0] and "ddp.py:5" in shown.fixes[0]
     assert sum("ddp.py:5" in fix for fix in shown.fixes) == 1
     assert not any(word in fix for fix in shown.fixes for word in SEARCHES), "the rank is found"
-    assert with_stacks(found, stacks, known) == found, "once"
+    assert with_stacks(found, stacks, catalogue) == found, "once"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_single_process_waits_for_no_other_rank(known: Catalogue, language: str) -> None:
-    found = stood(known, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
+def test_single_process_waits_for_no_other_rank(catalogue: Catalogue, language: str) -> None:
+    found = stood(catalogue, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "does not arrive", "没有到达", "all_gather")
     )
     assert "ddp.py:5" in texts_of(found, language) and "ddp.py:5" in to_brief(found, language)
 
 
-def test_missing_stack_is_still_advised(known: Catalogue) -> None:
-    found = stood(known, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
+def test_missing_stack_is_still_advised(catalogue: Catalogue) -> None:
+    found = stood(catalogue, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
     assert "py-spy dump" in texts_of(found)
 
 
@@ -96,30 +91,30 @@ INVALIDATED = "Invalidate trace cache @ step 10: expected module 28, but got mod
 
 
 @pytest.mark.parametrize(("language", "asked"), [("en", "MASTER_ADDR"), ("zh", "MASTER_ADDR")])
-def test_joining_ranks_wait_for_missing_ranks(known: Catalogue, language: str, asked: str) -> None:
+def test_joining_ranks_wait_for_missing_ranks(catalogue: Catalogue, language: str, asked: str) -> None:
     stacks = StallStacks(0.0, 0.1, [JOINS])
-    found = stood(known, stacks)
+    found = stood(catalogue, stacks)
     assert asked in texts_of(found, language) and "train.py:5" in texts_of(found, language)
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
     )
     late = StallStacks(0.0, 0.1, [JOINS, STUCK], odd=[1], why="elsewhere")
-    assert asked not in texts_of(stood(known, late), language), "the other one is here"
+    assert asked not in texts_of(stood(catalogue, late), language), "the other one is here"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_ended_rank_is_reported_as_ended(known: Catalogue, language: str) -> None:
+def test_ended_rank_is_reported_as_ended(catalogue: Catalogue, language: str) -> None:
     gone = StackGroup([1], "unknown", condition="ended")
     stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
-    found = stood(known, stacks)
+    found = stood(catalogue, stacks)
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
     )
     assert found.primary is not None and "SIGKILL" in render(found.primary.fixes[1], language)
 
 
-def test_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) -> None:
-    reading = RunReading(known)
+def test_launcher_without_ranks_is_reported_in_both_languages(catalogue: Catalogue) -> None:
+    reading = RunReading(catalogue)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
     found = with_advice(reading.diagnose(stalled=True), NO_RANK)
     assert "has not started any rank" in texts_of(found) and "--rdzv-endpoint" in texts_of(found)
@@ -128,12 +123,12 @@ def test_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) 
     assert with_advice(untouched, NO_RANK) == untouched
 
 
-def test_cause_in_the_log_has_no_advice_to_take_stacks(known: Catalogue) -> None:
+def test_cause_in_the_log_has_no_advice_to_take_stacks(catalogue: Catalogue) -> None:
     def at(stacks: StallStacks) -> Primary:
-        reading = RunReading(known)
+        reading = RunReading(catalogue)
         steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]
         reading.feed(lines_of("".join(steps)))
-        primary = with_stacks(reading.diagnose(stalled=True), stacks, known).primary
+        primary = with_stacks(reading.diagnose(stalled=True), stacks, catalogue).primary
         assert primary is not None and primary.rule == "zero3-trace-cache-invalidated"
         return primary
 
@@ -149,14 +144,14 @@ def test_cause_in_the_log_has_no_advice_to_take_stacks(known: Catalogue) -> None
 
 
 @pytest.mark.parametrize("often", [1, 20])
-def test_trace_cache_is_not_the_cause_if_a_rank_is_in_user_code(known: Catalogue, often: int) -> None:
+def test_trace_cache_is_not_the_cause_if_a_rank_is_in_user_code(catalogue: Catalogue, often: int) -> None:
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere")
-    reading = RunReading(known)
+    reading = RunReading(catalogue)
     lines = [f"step {n}/60 loss {2 / n:.4f}\n{INVALIDATED * (often if n > 12 else 1)}" for n in range(1, 21)]
     reading.feed(lines_of("".join(lines)))
     before = reading.diagnose(stalled=True)
     assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
     assert ranks_elsewhere(stacks) == [1] and not ranks_elsewhere(None)
-    found = with_stacks(reading.diagnose(stalled=True, elsewhere=[1]), stacks, known)
+    found = with_stacks(reading.diagnose(stalled=True, elsewhere=[1]), stacks, catalogue)
     assert "ddp.py:5" in texts_of(found)
     assert [finding.harm for finding in found.findings if finding.rule == before.primary.rule] == ["harmless"]
