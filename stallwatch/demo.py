@@ -46,7 +46,7 @@ _DASHBOARD_PATIENCE = 30.0
 
 _STORY = {
     "training": "Steps advance and the loss falls, so the run is healthy. Soon, DeepSpeed prints “Invalidate "
-    "trace cache” more and more often. As long as steps advance, this only costs time.",
+    "trace cache” more and more often. As long as steps advance, these invalidations only cost time.",
     "stalled": "The steps have stopped. Stallwatch reports the stall above, on the page, and in the chat "
     "(“chat │”). The run itself prints nothing until its own timeout.",
     "failed": "The run is over; its ending and the diagnosis are above.",

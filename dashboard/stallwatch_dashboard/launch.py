@@ -67,14 +67,17 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
 
 def _problem(settings: DashboardSettings) -> str | None:
     if find_spec("streamlit") is None:
-        return "the dashboard requires Python 3.11 or later; run pip install 'stallwatch[dashboard]'"
+        return (
+            "the dashboard is not installed; with Python 3.11 or later, run"
+            " pip install 'stallwatch[dashboard]'"
+        )
     if problem := settings.login.problem(settings.address):
         return problem
     if settings.login.on and (find_spec("authlib") is None or find_spec("httpx") is None):
         return "login requires authlib and httpx; run pip install 'stallwatch[dashboard]'"
     if not settings.insecure and not settings.login.on and not is_own_address(settings.host):
         return (
-            f"{settings.host} can be reached by other hosts, and the dashboard has no login;"
+            f"other hosts can reach {settings.host}, and the dashboard has no login;"
             " keep 127.0.0.1 and use ssh -L, set up [login], or pass --insecure"
         )
     if settings.port and _free_port(settings.host, settings.port) is None:

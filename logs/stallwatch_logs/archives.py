@@ -73,7 +73,7 @@ def _check_directory(archive: BinaryIO) -> None:
     if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY:  # type: ignore[attr-defined]
         raise InputError(
             f"the archive's list of files is larger than {_DIRECTORY // 1024**2} MiB; no file was read",
-            "unpack the archive and give the path of the folder",
+            "unpack the archive and specify the path of the folder",
         )
 
 
@@ -100,7 +100,7 @@ def nested(kind: str) -> InputError:
     """Return the error for an archive inside another archive. Such archives are not read."""
     return InputError(
         f"the file is a {kind} archive inside an archive and was not read",
-        "unpack it and give the path of the folder",
+        "unpack it and specify the path of the folder",
     )
 
 
@@ -181,7 +181,7 @@ class TarFile:
                             raise InputError(
                                 f"the archive contains more than {index - 1:,} files, folders, and links; the"
                                 " rest was not read",
-                                "unpack the archive and give the path of the folder",
+                                "unpack the archive and specify the path of the folder",
                             )
             except (tarfile.TarError, EOFError, OSError, RecursionError) as error:
                 raise InputError(

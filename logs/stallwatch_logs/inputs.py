@@ -106,13 +106,15 @@ class Meter:
         if self.given > limits.expanded and self.given > self.taken:
             raise InputError(
                 f"the file expands to more than {limits.expanded / 1024**2:,.0f} MiB; the rest was not read",
-                f"unpack it and give the paths of the log files, or raise [{limits.section}] max_expanded_mb",
+                "unpack the file and specify the paths of the log files, or raise"
+                f" [{limits.section}] max_expanded_mb",
             )
         if self.given > limits.ratio_from and self.given > limits.ratio * max(self.taken, 1):
             raise InputError(
                 f"the file expands to more than {limits.ratio} times its size, like a zip bomb; "
                 "the rest was not read",
-                f"if it is a log, unpack it and give its new path, or raise [{limits.section}] max_ratio",
+                "if the file is a log, unpack it and specify its new path, or raise"
+                f" [{limits.section}] max_ratio",
             )
         return data
 

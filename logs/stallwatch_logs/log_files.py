@@ -177,7 +177,7 @@ class _Expansion:
             self._once(STDIN, sys.stdin.buffer)
             return
         if not path:
-            self._report("''", "the path is empty", "give the path of a file or folder")
+            self._report("''", "the path is empty", "specify the path of a file or folder")
             return
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
@@ -200,7 +200,7 @@ class _Expansion:
         elif not named:
             self.problems.append(_special(path, mode))
         else:
-            self._report(path, "this is neither a file nor a folder", "give the path of a file or folder")
+            self._report(path, "this is neither a file nor a folder", "specify the path of a file or folder")
 
     def _report(self, name: str, message: str, remedy: str) -> None:
         self.problems.append(InputProblem(name, None, message, remedy))
@@ -329,7 +329,7 @@ class _Expansion:
     def _members(self, name: str, members: list[Member]) -> None:
         if len(members) > self.limits.members:
             message = f"the archive contains more than {self.limits.members:,} files; the rest was not read"
-            self._report(name, message, "unpack the archive and give the path of the folder")
+            self._report(name, message, "unpack the archive and specify the path of the folder")
         members = members[: self.limits.members]
         self.empty_members += logs_among([member.name for member in members if not member.size])
         by_name = {member.name: member for member in members if member.size}
@@ -385,11 +385,11 @@ class _Expansion:
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
         if not head:
-            self._report(name, "no data was received", "pipe a log into the command, or give a path")
+            self._report(name, "no data was received", "pipe a log into the command, or specify a path")
         elif not head.strip(b"\0"):  # for example, /dev/zero returns null bytes endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
-            self._report(name, f"a {kind} archive cannot be read from a pipe", "give the archive's path")
+            self._report(name, f"a {kind} archive cannot be read from a pipe", "specify the archive's path")
         else:
             rest = resumed(head, stream)
             self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
@@ -504,12 +504,12 @@ def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
     """
     if not archives:
         return InputProblem(
-            name, None, f"the {kind} contains no log files", "give the paths of the log files"
+            name, None, f"the {kind} contains no log files", "specify the paths of the log files"
         )
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
-    remedy = "give the paths of the archives"
+    remedy = "specify the paths of the archives"
     if kind == "archive":
-        remedy = "unpack it and give the path of the folder"
+        remedy = "unpack it and specify the path of the folder"
     message = f"the {kind} contains no log files, only archives that were not read: {shown}"
     return InputProblem(name, None, message, remedy)
 
@@ -517,7 +517,7 @@ def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
 def _special(path: str, mode: int) -> InputProblem:
     kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
     message = f"this is {kind}, not a file, and was not read"
-    return InputProblem(path, None, message, "give the paths of the log files")
+    return InputProblem(path, None, message, "specify the paths of the log files")
 
 
 def _missing(path: str, error: OSError | ValueError) -> InputProblem:
@@ -534,12 +534,12 @@ def _unreadable(path: str, error: OSError) -> InputProblem:
 
 
 def _empty(name: str, harmless: bool = False) -> InputProblem:
-    remedy = "the other files were read" if harmless else "give a file that contains output"
+    remedy = "the other files were read" if harmless else "specify a file that contains output"
     return InputProblem(name, None, "the file is empty", remedy, harmless)
 
 
 def _binary(name: str) -> InputProblem:
-    return InputProblem(name, None, "this is a binary file, not a log", "give the text output of the run")
+    return InputProblem(name, None, "this is a binary file, not a log", "specify the text output of the run")
 
 
 OnProgress = Callable[[int, int], None]

@@ -169,7 +169,7 @@ def _read(file: LogFile) -> StallStacks | Dumped | None:
     if not is_dump(value):
         if sure:
             reason = "the file is not a dump of torch's flight recorder"
-            raise _RefusedError(reason, "give the files that torch wrote")
+            raise _RefusedError(reason, "specify the files that torch wrote")
         return None
     rank = _rank(file.name)
     if rank is None:

@@ -98,7 +98,8 @@ class StallwatchGroup(Group):
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
             print_notice(
-                f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows the traceback"
+                f"internal error: {type(error).__name__}: {error}; to see the traceback, run"
+                " stallwatch --debug …"
             )
             sys.exit(_INTERNAL_ERROR)
         sys.exit(result if isinstance(result, int) else 0)

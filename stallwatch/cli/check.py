@@ -74,7 +74,9 @@ def check(
     from stallwatch_lint.signatures import Signatures
 
     if not (files or checkpoints or python or versions_file):
-        raise click.UsageError("give a configuration, a script, or --checkpoint PATH; -h shows examples")
+        raise click.UsageError(
+            "specify a configuration, a script, or --checkpoint PATH; to see examples, use -h"
+        )
     for file in files:
         if file.suffix not in KINDS and not file.is_dir():
             raise click.UsageError(f"{file}: the name must end in {', '.join(KINDS)}")
@@ -126,8 +128,8 @@ def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
         return []
     if not below.whole:
         inputs.problems.append(
-            f"{path} contains more than {MOST_NAMES:,} files and folders, and the rest was not checked;"
-            " give the path of the checkpoint's folder"
+            f"{path} contains more than {MOST_NAMES:,} files and folders, and not all of them were checked;"
+            " specify the path of the checkpoint's folder"
         )
     faults = check_checkpoint(path, below)
     count, foreign = find_files(path, below)

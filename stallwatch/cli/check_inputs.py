@@ -95,7 +95,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
         inputs.looked_at.append(f"{file} (no DeepSpeed)")
     elif not parsed.diagnostics:
         inputs.problems.append(
-            f"{file}: no deepspeed_config found; give accelerate's or DeepSpeed's configuration file"
+            f"{file}: no deepspeed_config found; specify accelerate's or DeepSpeed's configuration file"
         )
 
 
@@ -123,14 +123,14 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     try:
         if file.stat().st_size > MAX_BYTES:
             inputs.problems.append(
-                f"{file}: the file is larger than {MAX_BYTES >> 20} MiB; give a configuration or a script"
+                f"{file}: the file is larger than {MAX_BYTES >> 20} MiB; specify a configuration or a script"
             )
             return None
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         inputs.problems.append(f"{file}: cannot be read: {error.strerror}")
     except UnicodeDecodeError:
-        inputs.problems.append(f"{file}: the file is not UTF-8 text; save it as UTF-8")
+        inputs.problems.append(f"{file}: the file is not UTF-8 text; save the file as UTF-8")
     return None
 
 
@@ -179,7 +179,7 @@ def versions_of_python(python: str) -> dict[str, str]:
         return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentUnknown(
-            f"--python {python}: not a working Python interpreter ({error}); give the path of an executable"
+            f"--python {python}: not a working Python interpreter ({error}); specify an executable"
         ) from error
 
 

@@ -70,7 +70,7 @@ def trust(file: Path | None, revoke: bool) -> None:
     """
     if file is None:
         if revoke:
-            raise click.UsageError("--revoke requires FILE: give the file to stop trusting")
+            raise click.UsageError("--revoke requires FILE: specify the file to stop trusting")
         for path, digest in sorted(trusting.trusted_files().items()):
             click.echo(printable(f"{trusting.state_of(path, digest):8} {path}"))
         return
@@ -81,7 +81,8 @@ def trust(file: Path | None, revoke: bool) -> None:
             click.echo(printable(f"no longer trusted: {file.absolute()}"))
         else:
             raise click.ClickException(
-                f"{file.absolute()}: the file was not trusted; stallwatch config trust lists trusted files"
+                f"{file.absolute()}: the file was not trusted; to list trusted files, run"
+                " stallwatch config trust"
             )
     except trusting.Untrusted as reason:
         raise click.ClickException(f"{file}: cannot be trusted: {reason}") from None

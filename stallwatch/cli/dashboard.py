@@ -23,7 +23,7 @@ from stallwatch.cli.context import (
 @address_options(
     "dashboard", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 8501; 0: any)."
 )
-@click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach without a login.")
+@click.option("--insecure", is_flag=True, help="Allow other hosts to connect without a login.")
 @click.pass_obj
 def dashboard(app: App, insecure: bool) -> None:
     """Start the web dashboard.
@@ -46,13 +46,13 @@ def dashboard(app: App, insecure: bool) -> None:
 
 @click.group(cls=Group)
 def grafana() -> None:
-    """Create the boards in Grafana, or write them as files."""
+    """Create the dashboards in Grafana, or write them as files."""
 
 
 @grafana.command()
 @click.argument("folder", type=FOLDER, metavar="DIR")
 def boards(folder: Path) -> None:
-    """Write the boards as JSON files, for Grafana to provision.
+    """Write the dashboards as JSON files that Grafana can provision.
 
     \b
     stallwatch grafana boards /var/lib/grafana/dashboards/stallwatch
@@ -82,11 +82,11 @@ def boards(folder: Path) -> None:
     "--prometheus", default="", metavar="URL", help="Also create a data source for this Prometheus."
 )
 @click.option(
-    "--annotations/--no-annotations", default=True, help="Show incidents as annotations on the boards."
+    "--annotations/--no-annotations", default=True, help="Show incidents as annotations on the dashboards."
 )
 @click.pass_obj
 def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
-    """Create the folder, boards, and incidents in Grafana; to update them, repeat the command.
+    """Create or update the folder, the dashboards, and the incidents in Grafana.
 
     \b
     export STALLWATCH_GRAFANA_TOKEN=…

@@ -30,7 +30,7 @@ from stallwatch_exporter.settings import is_own_address
 @address_options(
     "relay", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 19401; 0: any)."
 )
-@click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach without a token.")
+@click.option("--insecure", is_flag=True, help="Allow other hosts to connect without a token.")
 @partial(language_option, key="alerts.language")
 @rules_option
 @click.pass_obj

@@ -94,7 +94,9 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
     unknown = [rule for rule in only if rule not in catalogue.pages]
     if unknown:
-        raise click.UsageError(f"--rule {unknown[0]}: no such rule; stallwatch rules list shows all rules")
+        raise click.UsageError(
+            f"--rule {unknown[0]}: no such rule; to list all rules, run stallwatch rules list"
+        )
     if not only:
         return catalogue
     return Catalogue.of([catalogue.pages[rule] for rule in dict.fromkeys(only)], store=catalogue.store)
@@ -185,7 +187,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             raise click.exceptions.Exit(_NOT_ALL) from None
     print_notices(sampling.problems)
     if not count and not any_unread(sampling.problems):
-        print_notice("no samples were found; stallwatch diagnose shows what the log contains")
+        print_notice("no samples were found; to see what the log contains, run stallwatch diagnose")
     elif output is not None and count:
         print_notice(f"{counted(count, 'sample')} written to {output}")
     raise click.exceptions.Exit(_NOT_ALL if any_unread(sampling.problems) else 0 if count else _NOTHING)

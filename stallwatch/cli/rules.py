@@ -178,7 +178,7 @@ def _lines(file: Path) -> Iterator[Line]:
                 yield from reader.feed(data)
     except OSError as error:
         reason = f"{name}: cannot be read: {error.strerror}"
-        raise click.UsageError(f"{reason}; give the path of a file, or - for standard input") from error
+        raise click.UsageError(f"{reason}; specify the path of a file, or - for standard input") from error
     yield from reader.finish()
 
 
@@ -190,7 +190,7 @@ def _page(catalogue: Catalogue, rule: str) -> RulePage:
         if pack := packs_by_rule().get(rule):
             raise click.UsageError(f"rule {rule!r} is in the pack {pack}; add --rules-pack {pack}")
         hint = did_you_mean(nearest(rule, catalogue.pages, cutoff=0.4))
-        raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list shows all rules")
+        raise click.UsageError(f"no rule {rule!r}; {hint}to list all rules, run stallwatch rules list")
     return page
 
 

@@ -39,9 +39,9 @@ def _reaction(text: str) -> str:
 
 def watch_options(command: _Command) -> _Command:
     """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
-    announce = "Write a file to this folder that announces /metrics to Prometheus (file_sd_configs)."
+    announce = "Write a target file for Prometheus (file_sd_configs) to this folder."
     belongs = "Name of the run across several hosts, if no scheduler identifies the run."
-    merger = "The agent or service that merges the reports of all hosts (default: the first host)."
+    merger = "The agent or service that merges the reports of all hosts (default: the first host's agent)."
     about = "What to do when the run stalls: report (default), abort, or 'command LINE'."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Do not serve /metrics."),

@@ -46,7 +46,7 @@ def runs(app: App, run: str | None) -> None:
     if any(problem.key == "run.home" for problem in config.problems):
         pass  # the problem is already reported; this folder cannot contain runs
     elif not rows and run is not None:
-        raise click.UsageError(f"no run in {home} is named {run}; stallwatch runs lists all runs")
+        raise click.UsageError(f"no run in {home} is named {run}; to list all runs, run stallwatch runs")
     elif not rows:
         print_notice(f"no runs in {home} yet; to start a run, use stallwatch run -- COMMAND")
     elif sys.stdout.isatty():
@@ -147,7 +147,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
         if isinstance(error, OSError) and error.filename is None:
             raise  # a failed write to standard output, which the entry point reports
         raise click.UsageError(
-            f"{error}; give the path of a run's folder, such as a folder under runs/ in the state folder"
+            f"{error}; specify the path of a run's folder, such as a folder under runs/ in the state folder"
         ) from error
     raise click.exceptions.Exit(code)
 

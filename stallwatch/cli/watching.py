@@ -67,7 +67,7 @@ _PRELOADED = (
     "stallwatch_exporter.postmortem.recorded",
     "stallwatch_rules.report.terminal",
 )
-_LATER = "the next stallwatch run, stallwatch relay, or stallwatch alerts send delivers them"
+_LATER = "the next stallwatch run, stallwatch relay, or stallwatch alerts send delivers all kept messages"
 
 
 class Destinations:

@@ -98,7 +98,7 @@ def names_any(config: Config) -> bool:
 def _error(
     config: Config, number: int, key: str, message: str, near: Sequence[str] = (), remedy: str = ""
 ) -> ConfigError:
-    shown = "stallwatch rules list shows all rules"
+    shown = "to list all rules, run stallwatch rules list"
     remedy = remedy or (f"did you mean {', '.join(near)}?" if near else shown)
     line = _line(config, number, key)
     return ConfigError(str(config.file), line, f"alerts.routes[{number + 1}].{key}: {message}", remedy)

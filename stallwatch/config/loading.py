@@ -146,7 +146,7 @@ def _check_home(config: Config) -> None:
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, not a folder, so Stallwatch cannot store its state there"
-        config.report(home.source, None, message, "give the path of a folder", "run.home")
+        config.report(home.source, None, message, "specify the path of a folder", "run.home")
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
@@ -205,14 +205,14 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         data = read(path)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-        return config.report(file, None, message, "give the path of a readable file", UNREAD)
+        return config.report(file, None, message, "specify the path of a readable file", UNREAD)
     # If the file configures chats, a syntax error means that these chats get no messages.
     unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
     try:
         text = data.decode("utf-8-sig")
         tables = require_bounded(tomllib.loads(text))
     except UnicodeDecodeError:
-        return config.report(file, None, "is not UTF-8 text", "save it as UTF-8", unread)
+        return config.report(file, None, "is not UTF-8 text", "save the file as UTF-8", unread)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
@@ -376,7 +376,7 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        message, remedy = f"{path} cannot be read: {reason}", "give the path of a readable file"
+        message, remedy = f"{path} cannot be read: {reason}", "specify the path of a readable file"
         config.report(variable, None, message, remedy, key.full_name)
         return None
     return ",".join(line.strip() for line in lines if line.strip())

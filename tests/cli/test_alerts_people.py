@@ -98,7 +98,7 @@ def test_closed_incidents_are_listed_and_acknowledging_one_says_that_it_is_close
     assert [line.split()[0] for line in ended.splitlines()] == ["ID", ID, "other/stall/x/1"]
     assert "agent gone" in ended and "recovered" in ended
     result = stallwatch("alerts", "ack", "myrun")
-    assert result.exit_code == 0 and "agent gone since 20" in result.stdout
+    assert result.exit_code == 0 and "agent gone at 20" in result.stdout
     assert OperatorActions(store.engine).is_acknowledged(ID)
     result = stallwatch("alerts", "ack", "other")
     assert result.exit_code == 1

@@ -121,7 +121,7 @@ def test_file_named_by_the_accelerate_configuration_is_checked(
     )
     result: Result = stallwatch("check", "configs/accelerate.yaml", "--versions", freeze)
     assert result.exit_code == 1
-    assert "8 != 4 * 1 * 4 ranks" in result.stdout
+    assert "train_batch_size is 8, which does not equal 4 * 1 * 4 ranks" in result.stdout
 
 
 def test_broken_checkpoint_is_reported(stallwatch, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_search_for_checkpoints_is_bounded(
     monkeypatch.setattr(checking, "listed", lambda *_, **__: few)
     result: Result = stallwatch("check", "--checkpoint", str(tmp_path / "home"))
     assert result.exit_code == 2
-    assert "give the path of the checkpoint's folder" in result.stderr
+    assert "specify the path of the checkpoint's folder" in result.stderr
 
 
 def test_configuration_that_transformers_reads_must_be_strict_json(

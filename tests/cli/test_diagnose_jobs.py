@@ -74,7 +74,7 @@ def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path
         "▶ 1002 FAILED cuda-oom 40 of 100 2026-11-14 10:06:40 2",
         "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
-    assert "The file names suggest 3 jobs, newest first." in result.stdout
+    assert "The file names suggest 3 jobs, listed newest first." in result.stdout
     assert "covers 1002, the only job in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the printed command works unchanged, and its report is the same as for the job alone

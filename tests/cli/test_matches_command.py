@@ -100,7 +100,7 @@ def test_only_the_rules_asked_for(log: tuple[Path, list[str]]) -> None:
     assert [line.split(": ")[1] for line in result.stdout.splitlines()] == ["cuda-oom"]
     unknown = run(str(path), "--rule", "no-such-rule")
     assert unknown.exit_code == 2
-    assert "no such rule; stallwatch rules list" in unknown.stderr
+    assert "no such rule; to list all rules, run stallwatch rules list" in unknown.stderr
 
 
 def test_exit_code_shows_whether_there_are_matches(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_waiting_run_shows_the_time_of_the_alarm() -> None:
     found = judged(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
-    assert "Stallwatch raises an alarm" in found.facts[0]
+    assert "Stallwatch reports a stall" in found.facts[0]
 
 
 def test_location_of_the_ranks_is_not_repeated_as_advice(make_incident: Callable[..., Incident]) -> None:

@@ -37,7 +37,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
             "oom-killed",
             137,
             "SIGKILL",
-            "OOM killer killed one process of this run's control group",
+            "OOM killer killed one process in this run's control group",
         ),
         (-9, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "on this machine"),
         (137, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "128 + 9"),

@@ -215,7 +215,7 @@ def test_folder_with_only_archives_is_reported(tmp_path: Path) -> None:
     zipped(tmp_path / "data.zip", {"rank0.log": LINE})
     sizes, problems = read(tmp_path)
     assert sizes == {}
-    assert "data.zip; give the paths of the archives" in said(problems)
+    assert "data.zip; specify the paths of the archives" in said(problems)
 
 
 @pytest.mark.parametrize("name", ["../../escaped/rank0.log", "/escaped/rank0.log", "..\\escaped\\rank0.log"])

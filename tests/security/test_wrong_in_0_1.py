@@ -418,7 +418,7 @@ def test_nested_archive_is_reported_with_a_remedy(attacked: Attacked, tmp_path: 
         archive.writestr("more.tar.gz", b"x")
     done = attacked(tmp_path, "diagnose", "all.zip")
     assert done.returncode == 2
-    assert "not read: data.zip, more.tar.gz; unpack it and give the path of the folder" in done.stderr
+    assert "not read: data.zip, more.tar.gz; unpack it and specify the path of the folder" in done.stderr
 
 
 def test_file_name_is_not_a_formula_in_the_samples_table(attacked: Attacked, tmp_path: Path) -> None:

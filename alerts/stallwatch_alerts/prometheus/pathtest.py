@@ -79,7 +79,7 @@ class PathTest:
         if server is None:
             port = self._exporter.port
             why = problems[0] if problems else "the port is not available"
-            remedy = "use --port to give a free port that Prometheus scrapes"
+            remedy = "use --port to specify a free port that Prometheus scrapes"
             yield Link(f"a metric is served on port {port}", False, f"{why}; {remedy}")
             return
         try:
@@ -130,7 +130,7 @@ class PathTest:
             self._alertmanager.get("/api/v2/status")
         except NoAnswer as error:
             raise Broken(
-                f"{error}; if the address differs on this host, give it with --alertmanager URL"
+                f"{error}; if the address differs on this host, specify it with --alertmanager URL"
             ) from None
         return self._alertmanager.url
 
@@ -138,7 +138,9 @@ class PathTest:
         try:
             self._relay.messages(self.run)
         except NoAnswer as error:
-            raise Broken(f"{error}; start `stallwatch relay`, or give its address with --relay URL") from None
+            raise Broken(
+                f"{error}; start `stallwatch relay`, or specify its address with --relay URL"
+            ) from None
         return self._relay.url
 
     def _scraped(self) -> str:

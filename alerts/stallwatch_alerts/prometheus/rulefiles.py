@@ -114,7 +114,7 @@ def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
         "StallwatchRankGone": (
             f'rule="{RANK_GONE}"',
             "a rank's process is gone",
-            "The process of a rank ended while the run continues. The other ranks will wait for this rank.",
+            "The process of a rank ended while the run continues. The other ranks wait for this rank.",
         ),
         "StallwatchUnknownFailure": (
             f'rule="{UNKNOWN_FAILURE}"',

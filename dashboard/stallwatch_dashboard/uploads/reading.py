@@ -163,5 +163,5 @@ def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | N
         None,
         f"the files total {total / _MIB:,.0f} MiB, which exceeds the limit of {most_mb:,} MiB; this file"
         f" is the largest ({size / _MIB:,.0f} MiB)",
-        "omit some files, compress them, or run stallwatch diagnose on the host that has them",
+        "omit some files, compress the files, or run stallwatch diagnose on the host where they are stored",
     )

@@ -80,7 +80,7 @@ def naming_followed_files(problem: InputProblem) -> InputProblem:
         return problem
     followed = ", ".join(str(Path(info.cwd) / name) for name in info.command[2:])
     return msgspec.structs.replace(
-        problem, remedy=f"give the files that stallwatch tail followed: {followed}"
+        problem, remedy=f"specify the files that stallwatch tail followed: {followed}"
     )
 
 

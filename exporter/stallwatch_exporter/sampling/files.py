@@ -87,7 +87,7 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise MissingLibrary(
-            f"Parquet needs pyarrow; run {EXTRA}, or give an output file that ends in .csv"
+            f"Parquet needs pyarrow; run {EXTRA}, or specify an output file that ends in .csv"
         ) from error
 
     schema = pa.schema(

@@ -19,7 +19,7 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
-    "no stacks can be read, because the command runs neither a rank (a process that has a RANK, trains with"
+    "no stacks can be read, because the command runs neither a rank (a process that has RANK set, trains with"
     " torch, or calls the probe) nor exactly one Python program"
 )
 NO_RANK_YET = "no stacks can be read, because the launcher has not started any ranks yet"

@@ -82,7 +82,7 @@ def tail_files(
     files.discover()
     if not files.tailers:
         if once:
-            notice(f"no file matches {' '.join(globs)}; give an existing file, folder, or pattern")
+            notice(f"no file matches {' '.join(globs)}; specify an existing file, folder, or pattern")
             return 2
         notice(f"no file matches {' '.join(globs)} yet; waiting for one")
     agent, server = open_agent(

@@ -205,5 +205,5 @@ def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
 
 def _match(entry: VersionConflict, versions: Mapping[str, str], event: Event, number: int) -> Match:
     names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
-    captures = {SEEN: "versions", "fault": f"{names} are incompatible: {render(entry.what)}"}
+    captures = {SEEN: "versions", "fault": f"incompatible versions ({names}): {render(entry.what)}"}
     return Match(entry.rule, line_of(event, number, evidence_of(captures)), captures)

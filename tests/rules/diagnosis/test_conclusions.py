@@ -196,11 +196,11 @@ def test_last_lines_of_the_missing_rank_are_the_evidence(
     assert found is not None and found.rule == "nccl-collective-timeout"
     assert (found.rank, found.step, found.line) == (3, 19, 20) and found.file.endswith("rank3.log")
     assert "reward | calling" in found.evidence[0] and "Rank 0]" in found.evidence[1]
-    assert "Its last step is 19, but the other ranks reached step 20" in found.fixes[0]
+    assert "The last step of rank 3 is 19, but the other ranks reached step 20" in found.fixes[0]
     files["rank3.log"] = steps(20) + "reward | calling http://10.0.3.4:8080/exec (batch 88)\n"
     found = diagnose(engine, files).primary
     assert found is not None and found.fixes[0].startswith("Rank 3 did not report the timeout")
-    assert "Its last step" not in found.fixes[0]  # the steps do not differ
+    assert "The last step of" not in found.fixes[0]  # the steps do not differ
 
 
 def test_rank_that_stopped_early_is_named(
@@ -209,7 +209,7 @@ def test_rank_that_stopped_early_is_named(
     files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(7)}
     files["rank7.log"] = steps(14)
     notes = diagnose(engine, files).notes
-    assert any(note.startswith("rank 7 ended at step 14, before the other ranks (step 20)") for note in notes)
+    assert any(note.startswith("Rank 7 ended at step 14, before the other ranks (step 20)") for note in notes)
     files["rank7.log"] = steps(19)
     assert not any("before the other ranks" in note for note in diagnose(engine, files).notes)
 

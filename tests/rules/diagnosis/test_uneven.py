@@ -37,12 +37,12 @@ def test_rank_that_ended_early_is_reported_without_a_failure(
     diagnose: Ask, end: int, ranks: tuple[int, ...], times: bool
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
-    expected = f"rank 2 ended at step 29, before the other ranks (step {end}): check rank 2 first."
+    expected = f"Rank 2 ended at step 29, before the other ranks (step {end}): check rank 2 first."
     assert notes_on_ends(found) == [expected]
     finished = end == 400
     assert found.verdict == ("finished" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
-    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the other ranks, and"
+    said = "The run finished, but rank 2 ended" if finished else "Rank 2 ended before the other ranks, and"
     assert render(headline(found)).startswith(said) and "rank 2 " in render(headline(found), "zh")
 
 
@@ -92,7 +92,7 @@ def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
 
     logs = {f"rank{rank}.log": long(9000) for rank in (0, 1, 3)}
     found = diagnose({**logs, "rank2.log": long(4000), "rank4.log": long(9000, every=500)})
-    expected = "rank 2 ended at step 4000, before the other ranks (step 9000): check rank 2 first."
+    expected = "Rank 2 ended at step 4000, before the other ranks (step 9000): check rank 2 first."
     assert notes_on_ends(found) == [expected]
 
 
@@ -166,5 +166,7 @@ def test_unfinished_log_shows_where_to_look_if_the_run_hangs(diagnose: Ask) -> N
     logs = {f"rank{rank}.log": log(1, 100 if rank == 5 else 103, times=False) for rank in range(8)}
     found = diagnose(logs)
     assert found.verdict == "unfinished" and not found.progress.behind
-    expected = "look at rank 5 first: its last step is 100, but the last step of all other ranks is 103."
+    expected = (
+        "look at rank 5 first: the last step of rank 5 is 100, but the last step of all other ranks is 103."
+    )
     assert found.notes[-1] == f"If the run hangs, {expected}"
