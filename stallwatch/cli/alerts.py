@@ -101,7 +101,7 @@ def test(
 
     With --through prometheus, the message takes the same path as alerts, and the output names the first
     step of the path that fails. Exit code: 1 if a URL did not accept the message, a step failed, a route
-    names an unknown rule or family, a file was ignored because other accounts can write it, or the
+    names an unknown rule or family, a file was ignored because other accounts can write to it, or the
     configuration has any other mistake. The output masks URLs.
     """
     config = app.config(hides_notifications, also=report_wrong_alerts)

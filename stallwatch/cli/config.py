@@ -23,7 +23,7 @@ from stallwatch_rules.text.controls import printable
 
 @click.group(cls=Group)
 def config() -> None:
-    """Show the effective configuration, and trust files that other accounts can write."""
+    """Show the effective configuration, and trust files that other accounts can write to."""
 
 
 @config.command()

@@ -86,7 +86,7 @@ def boards(folder: Path) -> None:
 )
 @click.pass_obj
 def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
-    """Create or update the folder, the dashboards, and the incidents in Grafana.
+    """Create or update the folder, the dashboards, and the incident annotations in Grafana.
 
     \b
     export STALLWATCH_GRAFANA_TOKEN=…

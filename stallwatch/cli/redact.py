@@ -25,8 +25,8 @@ def redact(app: App, path: str, listed: bool) -> None:
     stallwatch redact train.log > masked.log
     stallwatch redact --list train.log
 
-    --list prints the file, the line number, and the kind of each secret. It does not list home paths, which
-    are shortened.
+    --list prints the file, the line number, and the kind of each secret. It does not list paths of home
+    folders, which Stallwatch shortens.
 
     Exit code: 2 if FILE cannot be read or the configuration has a mistake; otherwise 0.
     """

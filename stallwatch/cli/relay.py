@@ -42,9 +42,9 @@ def relay(app: App, insecure: bool) -> None:
     STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
 
     Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). The relay keeps accepted alerts in
-    the incident database until they are delivered. It joins an alert with the incident of the run, and routes
-    the alert by [[alerts.routes]]. It does not notify a chat that the run's agent has already notified. To
-    stop the relay, press Ctrl-C.
+    the incident database until they are delivered. It combines an alert with the incident of the run, and
+    routes the alert according to [[alerts.routes]]. It does not notify a chat that the run's agent has
+    already notified. To stop the relay, press Ctrl-C.
     """
     config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:

@@ -132,8 +132,8 @@ def _ending(info: AgentInfo) -> str:
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Replay the output of a recorded run.
 
-    The command prints the same bytes with the same timing, and exits with the same exit code. FOLDER is a run
-    folder of `stallwatch run`.
+    The command prints the bytes of the run with their original timing, and exits with the run's exit code.
+    FOLDER is a run folder of `stallwatch run`.
 
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10

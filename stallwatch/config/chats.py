@@ -125,7 +125,8 @@ def unusable(config: Config) -> list[ConfigError]:
         if (error := _refused(url)) is not None:
             message = f"{key}: {mask_url(url)} cannot be used: {error}"
             advice = remedy(error.chat, error.code, config["ui.language"])
-            found.append(ConfigError(place, None, message, advice or "docs/chats.md lists the URL formats"))
+            advice = advice or "see the list of URL formats in docs/chats.md"
+            found.append(ConfigError(place, None, message, advice))
     if found and len(found) == len(placed):
         advice = "correct the URLs, then run stallwatch alerts test"
         found.append(ConfigError(placed[-1][0], None, _NO_DESTINATION, advice))

@@ -384,7 +384,7 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
 
 def _remedy(key: Key) -> str:
     if key.kind == "routes":
-        return "docs/alerts.md describes [[alerts.routes]]"
+        return "see the description of [[alerts.routes]] in docs/alerts.md"
     return f"in {FILE_NAME}, write, for example, {key.name} = {example(key)}"
 
 

@@ -113,9 +113,9 @@ def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | N
         # For example, a ConfigMap has mode 0777, but it is mounted read-only and owned by root.
         return None
     if status.st_mode & stat.S_IWOTH:
-        return f"every account can write {what}"
+        return f"every account can write to {what}"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(path, status):
-        return f"the group {_group(status.st_gid)} can write {what}"
+        return f"the group {_group(status.st_gid)} can write to {what}"
     return None
 
 

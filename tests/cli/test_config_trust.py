@@ -1,4 +1,4 @@
-"""A configuration file that was found is read only if no other account can write it."""
+"""A configuration file that was found is read only if no other account can write to it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_file_of_another_account_is_ignored(file: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("mode", [0o666, 0o646, 0o777])
 def test_world_writable_file_is_ignored(file: Path, mode: int) -> None:
     file.chmod(mode)
-    assert reason(file) == "ignored, because every account can write it"
+    assert reason(file) == "ignored, because every account can write to it"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_group_writable_file_is_read_only_if_the_group_is_private(
     if own:
         assert load(environ={}, cwd=file.parent).file == file
     else:
-        assert reason(file) == f"ignored, because the group {name} can write it"
+        assert reason(file) == f"ignored, because the group {name} can write to it"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="POSIX ACLs are Linux's")
@@ -111,13 +111,13 @@ def test_group_writable_file_with_an_access_list_is_ignored(
     group_of(monkeypatch, "ann", [])
     file.chmod(0o664)
     monkeypatch.setattr(os, "listxattr", lambda _: ["system.posix_acl_access"])
-    assert "can write it" in reason(file)
+    assert "can write to it" in reason(file)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703])
 def test_file_in_a_world_writable_folder_is_ignored(file: Path, mode: int) -> None:
     file.parent.chmod(mode)
-    assert reason(file) == "ignored, because every account can write its folder"
+    assert reason(file) == "ignored, because every account can write to its folder"
 
 
 @pytest.mark.parametrize(("name", "own"), [("ann", True), ("users", False)])
@@ -129,7 +129,7 @@ def test_group_writable_folder_is_accepted_only_if_the_group_is_private(
     if own:
         assert load(environ={}, cwd=file.parent).file == file
     else:
-        assert reason(file) == "ignored, because the group users can write its folder"
+        assert reason(file) == "ignored, because the group users can write to its folder"
 
 
 def test_primary_group_of_another_account_is_not_private(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_primary_group_of_another_account_is_not_private(file: Path, monkeypatch
     bob = SimpleNamespace(pw_name="bob", pw_gid=os.getegid())
     monkeypatch.setattr("pwd.getpwall", lambda: [bob])
     file.chmod(0o664)
-    assert reason(file) == "ignored, because the group ann can write it"
+    assert reason(file) == "ignored, because the group ann can write to it"
 
 
 @root_only
@@ -149,7 +149,7 @@ def test_file_of_root_can_be_writable_by_the_users_private_group(
     root = SimpleNamespace(pw_name="root", pw_gid=ANOTHER)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: ann if uid == ANOTHER else root)
     file.chmod(0o664)
-    assert "can write it" in reason(file)
+    assert "can write to it" in reason(file)
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
     assert load(environ={}, cwd=file.parent).file == file
 
@@ -208,9 +208,11 @@ def test_config_show_names_the_file_that_was_read_or_ignored(stallwatch: Stallwa
     file.chmod(0o666)
     result = stallwatch("config", "show")
     assert result.exit_code == 0
-    assert f"file: {file} (ignored, because every account can write it)" in result.stdout
+    assert f"file: {file} (ignored, because every account can write to it)" in result.stdout
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"stallwatch: {file}: ignored, because every account can write it; its settings")
+    assert line.startswith(
+        f"stallwatch: {file}: ignored, because every account can write to it; its settings"
+    )
 
 
 def test_run_does_not_run_the_command_of_an_ignored_file(
@@ -272,7 +274,7 @@ def test_trust_is_given_listed_and_revoked(stallwatch: Stallwatch, file: Path) -
     file.write_text(text)
     assert stallwatch("config", "trust", "--revoke", "stallwatch.toml").exit_code == 0
     assert stallwatch("config", "trust").output == ""
-    assert "(ignored, because every account can write it)" in stallwatch("config", "show").stdout
+    assert "(ignored, because every account can write to it)" in stallwatch("config", "show").stdout
 
 
 def test_trust_reports_missing_files(stallwatch: Stallwatch, file: Path) -> None:
@@ -296,4 +298,4 @@ def test_files_that_cannot_be_trusted_are_refused(stallwatch: Stallwatch, file: 
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     done = stallwatch("config", "trust", str(file))
-    assert done.exit_code == 1 and "cannot be used: every account can write its folder" in done.stderr
+    assert done.exit_code == 1 and "cannot be used: every account can write to its folder" in done.stderr

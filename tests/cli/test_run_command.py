@@ -451,7 +451,7 @@ def test_hidden_failure_becomes_the_exit_code_on_request(
     result = process("run", "--no-metrics", *given, "--", "bash", "-c", failing)
     assert result.returncode == code
     assert "How the run ended: failed, after" in result.stderr and "exit code 0" not in result.stderr
-    assert "The command returned 0, but one of its programs exited with 3" in result.stderr
+    assert "The command returned 0, but one of its programs exited with code 3" in result.stderr
 
 
 def test_fail_on_finding_keeps_exit_codes_of_open_failures_and_successes(process: Process) -> None:

@@ -182,7 +182,11 @@ def test_kill_counted_by_the_kernel_is_reported_with_the_rank(run: Any, ranks: R
 
 @pytest.mark.parametrize(
     ("code", "expected", "chinese"),
-    [(7, "Exit code 7.", "退出码 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
+    [
+        (7, "The exit code was 7.", "退出码 7。"),
+        (-9, "The termination signal was SIGKILL.", "被 SIGKILL 终止。"),
+        (0, "", ""),
+    ],
 )
 def test_observed_exit_of_a_rank_is_reported(
     run: Any, ranks: Ranks, code: int, expected: str, chinese: str
@@ -206,7 +210,7 @@ def test_rank_with_an_unknown_exit_code_did_not_succeed(run: Any, ranks: Ranks) 
     assert run.changes == []  # an error that the rank printed would be reported first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
-    assert render(run.sent[0].note).endswith("continue without it. Exit code 7.")
+    assert render(run.sent[0].note).endswith("continue without it. The exit code was 7.")
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 

@@ -26,10 +26,10 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
 @pytest.mark.parametrize(
     ("returncode", "facts", "kind", "exit_code", "signal_name", "words"),
     [
-        (0, {}, "finished", 0, None, "exited with 0"),
-        (0, OOM_HERE, "finished", 0, None, "exited with 0"),
-        (1, {}, "failed", 1, None, "exited with 1"),
-        (200, {}, "failed", 200, None, "exited with 200"),
+        (0, {}, "finished", 0, None, "exited with code 0"),
+        (0, OOM_HERE, "finished", 0, None, "exited with code 0"),
+        (1, {}, "failed", 1, None, "exited with code 1"),
+        (200, {}, "failed", 200, None, "exited with code 200"),
         (-9, {}, "killed", 137, "SIGKILL", "ended by SIGKILL"),
         (
             -9,
@@ -42,9 +42,9 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (-9, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "on this machine"),
         (137, OOM_ELSEWHERE, "oom-killed", 137, "SIGKILL", "128 + 9"),
         (1, OOM_HERE, "oom-killed", 1, None, "control group"),
-        (1, OOM_ELSEWHERE, "failed", 1, None, "exited with 1"),
+        (1, OOM_ELSEWHERE, "failed", 1, None, "exited with code 1"),
         (1, {**OOM_ELSEWHERE, "last_lines": TORCHRUN}, "oom-killed", 1, None, "on this machine"),
-        (1, {"last_lines": TORCHRUN}, "failed", 1, None, "exited with 1"),
+        (1, {"last_lines": TORCHRUN}, "failed", 1, None, "exited with code 1"),
         (137, {}, "killed", 137, "SIGKILL", "128 + 9"),
         (247, {}, "killed", 247, "SIGKILL", "256 - 9"),
         (245, {}, "killed", 245, "SIGSEGV", "256 - 11"),
@@ -58,7 +58,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (124, {}, "time-limit", 124, None, "timeout(1)"),
         (-15, {"slurm_end": 100.0, "now": 101.0}, "time-limit", 143, "SIGTERM", "SLURM_JOB_END_TIME"),
         (-15, {"slurm_end": 100.0, "now": 99.0}, "killed", 143, "SIGTERM", "SIGTERM"),
-        (1, {"slurm_end": 100.0, "now": 101.0}, "failed", 1, None, "exited with 1"),
+        (1, {"slurm_end": 100.0, "now": 101.0}, "failed", 1, None, "exited with code 1"),
         (
             -15,
             {"last_lines": [SLURM.format("TIME LIMIT")]},

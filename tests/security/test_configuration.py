@@ -92,7 +92,7 @@ def test_planted_file_is_reported_by_every_command_that_reads_it(
     planted(folder).chmod(0o666)
     (folder / "a.log").write_text("step 1\n")
     done = attacked(folder, *command.split())
-    assert done.stderr.count("ignored, because every account can write it") == 1
+    assert done.stderr.count("ignored, because every account can write to it") == 1
 
 
 def test_alerts_test_reports_an_ignored_configuration(attacked: Attacked, folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_configuration_in_a_world_writable_folder_is_ignored(eves: Eves, folder:
     """A file of another account in ``/tmp`` is refused."""
     folder.chmod(0o1777)
     eves(planted(folder))
-    refused(folder, "every account can write its folder")
+    refused(folder, "every account can write to its folder")
 
 
 def test_foreign_file_in_the_users_folder_is_ignored(eves: Eves, folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_symlink_through_a_writable_folder_is_ignored(folder: Path) -> None:
     (shared / "team.toml").symlink_to(planted(folder.parent))
     shared.chmod(0o777)
     (folder / "stallwatch.toml").symlink_to(shared / "team.toml")
-    refused(folder, "every account can write its folder")
+    refused(folder, "every account can write to its folder")
 
 
 def test_configuration_replaced_during_reading_is_ignored(
@@ -220,7 +220,7 @@ def test_configuration_with_a_foreign_access_list_is_ignored(
         os.setxattr(path, "system.posix_acl_access", packed)
     except OSError:
         pytest.skip("the file system has no ACLs")
-    refused(folder, "can write it" if at == "file" else "can write its folder")
+    refused(folder, "can write to it" if at == "file" else "can write to its folder")
 
 
 def test_configuration_writable_by_a_private_group_is_read(
@@ -237,7 +237,7 @@ def test_configuration_writable_by_a_private_group_is_read(
     assert load(environ={}, cwd=folder).file is not None
     group.gr_mem = ["ann", "eve"]
     trusting._is_alone.cache_clear()
-    refused(folder, "the group ann can write it")
+    refused(folder, "the group ann can write to it")
 
 
 def test_trusted_file_that_changes_is_no_longer_trusted(eves: Eves, folder: Path) -> None:
@@ -257,7 +257,7 @@ def test_copy_of_a_trusted_file_is_not_trusted(folder: Path) -> None:
     elsewhere = folder.with_name("elsewhere")
     elsewhere.mkdir()
     shutil.copy2(file, elsewhere)
-    refused(elsewhere, "every account can write it")
+    refused(elsewhere, "every account can write to it")
 
 
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])
@@ -272,7 +272,7 @@ def test_planted_list_of_trusted_files_is_ignored(eves: Eves, folder: Path, how:
         eves(path)
     else:
         (path if how == "mode" else path.parent).chmod(0o777)
-    refused(folder, "every account can write it")
+    refused(folder, "every account can write to it")
 
 
 def test_terminal_codes_in_the_folder_name_are_removed(attacked: Attacked, folder: Path) -> None:

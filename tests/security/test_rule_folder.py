@@ -74,14 +74,14 @@ def test_rule_folder_of_another_account_is_ignored(eves: Eves, rules: Path) -> N
 def test_page_or_folder_that_every_account_can_write_is_ignored(rules: Path, where: str) -> None:
     """A page can be changed, or added, between two starts."""
     (rules / where).chmod(0o777)
-    refused(rules, "every account can write it")
+    refused(rules, "every account can write to it")
 
 
 def test_folder_that_others_can_replace_is_ignored(rules: Path) -> None:
     """An account that can rename the folder can put another one in its place."""
     rules.parent.chmod(0o777)
     config = load(rules.parent / "stallwatch.toml", environ={})
-    assert config["rules.dirs"] == () and "every account can write its folder" in config.ignored[0].message
+    assert config["rules.dirs"] == () and "every account can write to its folder" in config.ignored[0].message
 
 
 def test_page_that_links_to_a_foreign_file_is_ignored(eves: Eves, rules: Path, tmp_path: Path) -> None:

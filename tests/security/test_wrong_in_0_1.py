@@ -187,7 +187,7 @@ def test_configuration_of_other_accounts_is_ignored(tmp_path: Path, chat: Chat) 
         "chat": bool(chat.taken),
     }
     assert [name for name, is_obeyed in obeyed.items() if is_obeyed] == []
-    assert f"{file}: ignored, because every account can write it" in done.stderr
+    assert f"{file}: ignored, because every account can write to it" in done.stderr
 
 
 # ---- 2 and 5: secrets

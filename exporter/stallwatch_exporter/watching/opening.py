@@ -205,8 +205,8 @@ def shift_note(shift: float) -> str:
     where, days = "later" if shift > 0 else "earlier", round(abs(shift) / 86400)
     by = counted(days, "day") if days >= 2 else duration_text(abs(shift))
     return (
-        f"its timestamps are shifted {by} {where}, so that the last one matches the time when the"
-        " file was last modified (for a copy, the time of the copying)"
+        f"the timestamps are shifted {by} {where}, so that the last one matches the time when the"
+        " file was last modified (if the file is a copy, the time of the copy)"
     )
 
 

@@ -140,7 +140,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     for root in roots:
         if not root.is_dir():
             message = "no such folder of rule pages"
-            problems.append(PageError(str(root), 1, message, "give the path of an existing folder"))
+            problems.append(PageError(str(root), 1, message, "specify the path of an existing folder"))
             continue
         for file in _page_files(root):
             try:

@@ -229,6 +229,6 @@ def _filled(text: str, known: Mapping[str, Fragment], depth: int = 0) -> str:
 def _fragment(name: str, known: Mapping[str, Fragment]) -> Fragment:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean ${{{near[0]}}}?" if near else "docs/rules.md lists the fragments"
+        remedy = f"did you mean ${{{near[0]}}}?" if near else "see the list of fragments in docs/rules.md"
         raise FragmentError(f"unknown fragment ${{{name}}}", remedy)
     return known[name]

@@ -125,7 +125,7 @@ def test_failing_thread_does_not_fail_a_finished_run(diagnose: Diagnose) -> None
 def test_failed_command_without_a_reason_is_unknown(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30), ending=Ending("failed", 3, detail=message("run.exited", code=3)))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
-    assert diagnosis.ending == "The command exited with 3."
+    assert diagnosis.ending == "The command exited with code 3."
     assert diagnosis.notes
 
 

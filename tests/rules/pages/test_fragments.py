@@ -69,7 +69,7 @@ def test_fragments_are_expanded(few: Path, written: str, expanded: list[str]) ->
     ("written", "message", "remedy"),
     [
         ("${eror} x", "unknown fragment ${eror}", "did you mean ${error}?"),
-        ("${x} x", "unknown fragment ${x}", "docs/rules.md lists the fragments"),
+        ("${x} x", "unknown fragment ${x}", "see the list of fragments in docs/rules.md"),
         (
             "${first} x",
             "the fragment in '${second}' refers to itself",
