@@ -92,7 +92,7 @@ def ends(how: str) -> str:
         ("plain", OUT_OF_MEMORY, "failed", "failed with torch.OutOfMemoryError: CUDA out of memory."),
         ("plain", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
         ("torch", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
-        ("plain", "os._exit(3)", "failed", "exited with 3, at step 150 of 6,250"),
+        ("plain", "os._exit(3)", "failed", "exited with code 3, at step 150 of 6,250"),
     ],
 )
 def test_pipe_does_not_hide_a_crash(

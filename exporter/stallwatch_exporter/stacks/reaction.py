@@ -60,7 +60,7 @@ def run_line(
     if status is None:
         how = f"was killed after {patience:.0f} s"
     else:
-        how = f"exited with {status} after {time.monotonic() - begin:.1f} s"
+        how = f"exited with code {status} after {time.monotonic() - begin:.1f} s"
     if status and text.strip():
         how += f": {text.strip().splitlines()[-1][:300]}"
     notice(f"the on_stall command {how}{_keep(text, folder, when)}")

@@ -49,7 +49,7 @@ def test_command_receives_the_incident_and_variables(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "in").read_text())["stacks"]["odd"] == [1]
     assert (tmp_path / "out").read_text() == f"1 12 {folder.path}/stacks-1.txt\n"
     (notice,) = notices
-    assert "exited with 0" in notice and notice.endswith("(it printed nothing)")
+    assert "exited with code 0" in notice and notice.endswith("(it printed nothing)")
 
 
 def test_output_of_a_command_is_stored_and_reported(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_output_of_a_command_is_stored_and_reported(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("on-stall-*.txt")
     assert kept.read_text() == "requeued\nas 4712\n"
     (notice,) = notices
-    assert "exited with 0" in notice and str(kept) in notice
+    assert "exited with code 0" in notice and str(kept) in notice
 
 
 def test_command_receives_the_incident_as_text(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_failed_or_slow_command_is_reported() -> None:
     notices: list[str] = []
     run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
     run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
-    assert "exited with 3" in notices[0] and notices[0].endswith(": no such job")
+    assert "exited with code 3" in notices[0] and notices[0].endswith(": no such job")
     assert "was killed after" in notices[1]
 
 

@@ -77,13 +77,13 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "program-not-found: cause, depends on progress → cause, fatal",
     ),
-    "end": (f"{BEGUN}{STAND}\n", {}, "noted for the run: timed-out, lost"),
+    "end": (f"{BEGUN}{STAND}\n", {}, "facts about the run: timed-out, lost"),
     "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),
     "conclusions": (ENDED_STALL, {}, "+ silent-hang-no-error"),
     "stall-ends": (ENDED_STALL, {}, "slurm-time-limit: cause, fatal → symptom, fatal"),
     "signals": (BEGUN, {"ending": killed_by("SIGSEGV")}, "+ process-segfault"),
     "terminations": (f"{BEGUN}{raised(OOM)}{SIGTERM}\n", {}, "The launcher ended the other processes"),
-    "kills": (BEGUN + KILLED, {}, "noted for host-oom-sigkill: signal-only"),
+    "kills": (BEGUN + KILLED, {}, "facts about host-oom-sigkill: signal-only"),
     "memory": (BEGUN + KILLED, {"ending": FAILED, "memory": FAR_OFF}, "+ process-killed-from-outside"),
     "aftermath": (BEGUN + raised(OOM) + CANCELLED, {}, "slurm-cancelled: cause, fatal → symptom, fatal"),
     "first-failure": (
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "distance": (
         BEGUN + raised(OOM) + "".join(f"waiting for {n} more\n" for n in range(600)),
         {},
-        "noted for cuda-oom: long-before-the-end",
+        "facts about cuda-oom: long-before-the-end",
     ),
     "explanations": (ENDED_STALL, {}, "silent-hang-no-error explains slurm-time-limit"),
 }
@@ -183,7 +183,7 @@ def test_explanation_begins_with_matches_and_ends_with_the_verdict(diagnose: Dia
     assert [text for name, text in given if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: This failure did not end the run: 300 steps followed."
     ]
-    assert ("end", "noted for the run: timed-out, lost") in given
+    assert ("end", "facts about the run: timed-out, lost") in given
     assert given[-2][0] == "Root cause" and given[-2][1].startswith("collective-timeout (")
     assert given[-1] == ("Verdict", "FAILED")
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
