@@ -15,7 +15,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.judgements.standstill import note_on_manual_stop
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.text.digest import fold_ranks, natural_order
+from stallwatch_rules.text.digest import natural_order, some_ranks
 from stallwatch_rules.text.display import shown
 
 MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
@@ -45,7 +45,7 @@ def notes_of(
         waits = is_only_waiting(chosen, run.catalogue)
         absent = (suspects if waits else did_not_report)(chosen.rule, run, now)
         if absent and chosen.rank not in absent:
-            notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
+            notes.append(message("diagnosis.absent-ranks", ranks=some_ranks(absent)))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         notes.append(ended_silently(run, now))
     notes.append(other_runs)

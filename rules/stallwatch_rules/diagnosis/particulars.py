@@ -38,7 +38,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
-from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
+from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on, some_ranks
 from stallwatch_rules.text.display import iso, shown
 from stallwatch_rules.text.lazy import lazy
 
@@ -109,7 +109,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot, now: Assess
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
     if finding.role == "wrapper" and not now.exceptions.fatal:
-        ranks = f"rank {fold_ranks(failed)}" if failed else ""
+        ranks = some_ranks(failed) if failed else ""
         unknown = message("diagnosis.other-logs-unknown")
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
     return Primary(
@@ -346,7 +346,7 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
     (late, ranks), (number, others) = sorted(waited.items())
     if number - late > MAX_BEHIND or len(ranks) > len(others) / 4:
         return primary
-    advice = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
+    advice = message("diagnosis.waited-earlier", ranks=some_ranks(ranks), own=late, others=number)
     named_ranks = named(primary, sorted(ranks), advice, run.hosts)
     return _with_own_line(named_ranks, sorted(ranks), run.streams, [primary.rule])
 
@@ -368,7 +368,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     last_step = min((steps[rank] for rank in absent if rank in steps), default=None)
-    ranks = f"rank {fold_ranks(absent)}"
+    ranks = some_ranks(absent)
     if last_step is None or others in (None, last_step):
         advice = message("diagnosis.did-not-come", ranks=ranks)
     else:

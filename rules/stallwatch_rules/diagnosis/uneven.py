@@ -18,7 +18,7 @@ from stallwatch_rules.messages import Message, message, without_sentence
 from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import some_ranks
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
 #: Minimum number of steps that other ranks must have printed after a rank's last step. It is also the
@@ -65,7 +65,7 @@ class Uneven(msgspec.Struct, frozen=True):
 
     def note(self, key: str = "uneven-end") -> Message:
         """Return a note such as ``rank 2 ended at step 29, before the other ranks (step 400): …``."""
-        ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
+        ranks, step = some_ranks(self.behind), min(self.behind.values())
         return message(f"diagnosis.{key}", ranks=ranks, step=step, others=self.usual)
 
 

@@ -12,7 +12,7 @@ from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import some_ranks
 
 LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a manual stop
 
@@ -97,7 +97,7 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     If the run ended well, ``left`` must contain only the ranks without which the run continued.
     """
     if ranks_run_continued_without(left, facts):
-        who = f"rank {fold_ranks(sorted({process.rank for process in left if process.rank is not None}))}"
+        who = some_ranks({process.rank for process in left if process.rank is not None})
         step = min((process.step for process in left if process.step is not None), default=0)
         more = max(process.behind for process in left)
         return Judgement("degrading", message("diagnosis.left-behind", who=who, step=step, more=more))
@@ -130,6 +130,6 @@ def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message
     """
     ranks = sorted({process.rank for process in left if process.rank is not None})
     steps = [process.step for process in left if process.step is not None]
-    subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
+    subject = some_ranks(ranks) if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
     return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))

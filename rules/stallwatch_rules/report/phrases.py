@@ -26,7 +26,7 @@ from stallwatch_rules.records import (
     UnknownException,
 )
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse_iso, ranks_on, span_of
+from stallwatch_rules.text.digest import FEW_HOSTS, name_runs, parse_iso, ranks_on, some_ranks, span_of
 from stallwatch_rules.text.display import size_text
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
@@ -83,7 +83,7 @@ def headline(diagnosis: Diagnosis) -> Text:
     if progress.behind and verdict not in ("failed", "stalled", "degraded"):
         key = "behind-unknown.text" if verdict == "unknown-failure" else "behind.text"
         key = "behind-finished.text" if progress.finished else key
-        return message(f"report.{key}", ranks=_ranks(progress.behind))
+        return message(f"report.{key}", ranks=some_ranks(progress.behind))
     if verdict == "interrupted":
         return message(f"report.asked-to-end{'-with' if diagnosis.unknown else ''}.text")
     if verdict == "unfinished" and progress.last_step is not None:
@@ -109,12 +109,8 @@ def _unknown_headline(unknown: UnknownException, hosts: Sequence[HostRanks]) -> 
         return what
     on = {rank: host.host for host in hosts for rank in host.ranks}
     known = on.keys() >= {*unknown.ranks}
-    ranks = ranks_on(unknown.ranks, on) if known else _ranks(unknown.ranks)
+    ranks = ranks_on(unknown.ranks, on) if known else some_ranks(unknown.ranks)
     return message("report.of-ranks", what=what, ranks=ranks)
-
-
-def _ranks(ranks: Sequence[int]) -> Message:
-    return message("report.some-ranks", count=len(ranks), ranks=fold_ranks(ranks))
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
@@ -168,7 +164,7 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
     """Return text such as ``rank 3`` or ``ranks 0–6, 8``, or an empty string if no rank is known."""
     if not ranks:
         return ""
-    return f"{word('rank' if len(ranks) == 1 else 'ranks', language)} {fold_ranks(ranks)}"
+    return render(some_ranks(ranks), language)
 
 
 def counted_times(finding: Finding) -> str:

@@ -69,7 +69,8 @@ def _lines(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str) -> Iterat
         for thread in first.threads[:_MOST_THREADS]:
             yield from _thread(thread)
         if len(first.threads) > _MOST_THREADS:
-            yield f"  {len(first.threads) - _MOST_THREADS} more threads"
+            more = len(first.threads) - _MOST_THREADS
+            yield f"  {more} more {'thread' if more == 1 else 'threads'}"
 
 
 def _about(rank: RankAnswer) -> Iterator[str]:

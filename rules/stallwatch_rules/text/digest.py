@@ -164,6 +164,11 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
+def some_ranks(ranks: Collection[int]) -> Message:
+    """Return ranks such as ``rank 3`` or ``ranks 0–6, 8``."""
+    return message("report.some-ranks", count=len(ranks), ranks=fold_ranks(ranks))
+
+
 FEW_HOSTS = 3  #: maximum number of hosts whose names are shown; if there are more, only their number is shown
 
 
