@@ -31,7 +31,7 @@ _LONGEST_AWAY = 3.0
 
 
 def nothing(_: Trial) -> None:
-    """Inject no fault, to show whether Stallwatch breaks a promise even without a fault."""
+    """Inject no fault, to show whether Stallwatch breaks a guarantee even without a fault."""
 
 
 # ---- the agent

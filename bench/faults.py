@@ -1,4 +1,4 @@
-"""Inject faults into the environment of a training run at random moments, and check Stallwatch's promises.
+"""Inject faults into the environment of a training run at random moments, and check Stallwatch's guarantees.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl
@@ -6,7 +6,7 @@
 Each trial runs a small training program under the real ``stallwatch``, with a chat on this machine, and
 injects a fault. The trial checks that the output and the exit code of the training are the same as without
 Stallwatch. It also checks that each incident arrives once or twice, that the opening message arrives before
-the closing message, and that Stallwatch reports every loss. The exit code 1 means that a promise was
+the closing message, and that Stallwatch reports every loss. The exit code 1 means that a guarantee was
 broken.
 """
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = [item for item in results if item.broken]
     low, _ = Share(len(results) - len(bad), len(results)).interval
     print(
-        f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise "
+        f"\n{len(results) - len(bad)} of {len(results)} trials met every guarantee "
         f"(≥ {low:.1%} with 95% confidence)"
     )
     return 1 if bad else 0

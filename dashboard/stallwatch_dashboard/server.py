@@ -24,7 +24,7 @@ def main() -> None:
     """Serve the pages until a signal arrives."""
     # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts
     # might be able to write. Therefore, run Streamlit in this package's folder. Streamlit still reads the
-    # user's own files in the home folder.
+    # user's own files in the home directory.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()

@@ -56,7 +56,7 @@ def own_default(place: Path, otherwise: str) -> Path:
 
 
 def _own_home() -> Path | None:
-    """Return the home folder that the system records for this account, if the account owns it."""
+    """Return the home directory that the system records for this account, if the account owns it."""
     import pwd
 
     try:
@@ -124,7 +124,7 @@ def user_path(text: str, folder: Path) -> Path:
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"refers to the home folder of an unknown user: {text}") from None
+        raise ValueError(f"refers to the home directory of an unknown user: {text}") from None
 
 
 def current_folder() -> Path:

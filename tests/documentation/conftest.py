@@ -61,7 +61,7 @@ def chat() -> Iterator[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The user's home folder."""
+    """The user's home directory."""
     return tmp_path / "home"
 
 

@@ -23,7 +23,7 @@ Eves = Callable[..., Path]
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder that the system knows for this account; no variable names a place of Stallwatch's."""
+    """The home directory that the system knows for this account; no variable names a place of Stallwatch's."""
     for name in list(os.environ):
         if name.startswith(("STALLWATCH_", "XDG_")):
             monkeypatch.delenv(name)
@@ -44,7 +44,7 @@ def private(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, eves: Eves, own: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The attacker's home folder: its usual places are links."""
+    """The attacker's home directory: its usual places are links."""
     home = tmp_path / "eve"
     (home / ".local").mkdir(parents=True)
     links = [home / ".local" / "state", home / ".cache", home / ".config"]

@@ -173,7 +173,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """Draw the head of a page: a title, the language switch, and problems with sources.
+    """Draw the page header: the title, the language switch, and any problems with sources.
 
     If `choose` is given, it draws a selection instead of the title, and the user's selection is returned.
     """

@@ -169,8 +169,8 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
-    # process.
+    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains the
+    # host name and the process ID of mpirun.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():

@@ -38,7 +38,7 @@ _CHATTER = 2  # a line is ignored after it has occurred in this many usual gaps
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
-_OFTEN = 5  # minimum number of matches of a rule since the last progress
+_OFTEN = 5  # minimum number of matches of a rule since the last sign of progress
 _MORE = 3  # minimum ratio of this count to the largest earlier count between two signs of progress
 _LONGEST = 500  # maximum number of characters that are examined per line
 

@@ -21,7 +21,7 @@ OTHER = "other"  #: name for files that do not belong to a known job
 
 
 class Row(NamedTuple):
-    """A row of the table, about one job or one start of a job."""
+    """A row of the table for one job or one start of a job."""
 
     cells: list[str]  #: name, verdict, cause, last step, and more
     verdict: Verdict

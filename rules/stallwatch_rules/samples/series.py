@@ -252,7 +252,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # no metric was printed between two counts
+            kind.rows.clear()  # without a metric between them, the earlier counts are not training steps
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None

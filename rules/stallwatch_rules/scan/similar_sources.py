@@ -51,7 +51,7 @@ class SourceOutline(NamedTuple):
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
     """Search small sources together, and return an outline of each source.
 
-    ``failures`` contains the numbers of the targets that show a failure.
+    ``failures`` contains the numbers of the engine's search targets that indicate a failure.
     """
     views = [view_of(source) for source in sources]
     views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]

@@ -300,7 +300,7 @@ def _began_anew(points: Sequence[Point], mark: int) -> bool:
 
 
 def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether, in all streams with non-finite losses, no finite loss followed these losses."""
+    """Return whether no stream has a finite loss after its non-finite losses."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
