@@ -155,10 +155,9 @@ def describe(cases: Sequence[Case]) -> str:
     kinds = Counter(case.kind for case in cases)
     benign = sum(not case.failed for case in cases)
     hangs = sum(case.hangs for case in cases)
-    *parts, last = (
+    listed = " and ".join(
         f"{count} {'from real runs' if kind == 'real run' else kind}" for kind, count in sorted(kinds.items())
     )
-    listed = f"{', '.join(parts)}, and {last}" if parts else last
     return (
         f"{len(cases)} cases ({listed}): {len(cases) - benign - hangs} failed runs, {hangs} hangs, and"
         f" {benign} benign runs."

@@ -8,9 +8,9 @@ Then the watch reads the healthy recordings of the test corpus line by line, pro
 times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
 A simulated run takes up to 40 minutes to start, and its first step includes a compilation. The durations of
-its steps are even, log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, up to ten
-minutes each. After 20 to 500 steps, the run evaluates 5 to 60 batches with a probability of 0.7, and then
-computes metrics for up to three minutes. With the same probability, it writes a checkpoint for 2 to 600
+its steps are even, log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting. A step takes
+at most ten minutes. After 20 to 500 steps, the run evaluates 5 to 60 batches with a probability of 0.7, and
+then computes metrics for up to three minutes. With the same probability, it writes a checkpoint for 2 to 600
 seconds. Other runs have rollouts, restarts, compilations of up to ten minutes, or only logs. Runs with a
 probe are watched twice: with their thresholds alone, as on hosts where stacks cannot be sampled, and with
 stack samples. A simulated sample shows the call of rank 0, and shows the other ranks in a collective. It

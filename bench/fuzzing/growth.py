@@ -72,7 +72,7 @@ def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
 def slow(
     target: Target, unit: tuple[bytes, bytes, bytes], sizes: Sequence[int] = _SIZES
 ) -> tuple[float, float] | None:
-    """Return the growth factor of the time, and the time for the longer input; ``None`` if it is normal."""
+    """Return the growth factor and the time for the longer input, or ``None`` if the growth is normal."""
     small, large = (stretched(unit, size) for size in sizes)
     took = seconds_for(target, large)
     if took < _FLOOR:

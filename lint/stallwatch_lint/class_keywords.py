@@ -159,7 +159,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # this base class, or a base class of it, is unknown
+            return False  # this base class, or one of its own base classes, is unknown
     return False
 
 

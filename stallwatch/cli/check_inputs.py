@@ -179,7 +179,7 @@ def versions_of_python(python: str) -> dict[str, str]:
         return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentUnknown(
-            f"--python {python}: not a working Python interpreter ({error}); specify an executable"
+            f"--python {python}: not a working Python interpreter ({error}); specify the path of a Python"
         ) from error
 
 

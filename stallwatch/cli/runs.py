@@ -132,7 +132,8 @@ def _ending(info: AgentInfo) -> str:
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Replay the output of a recorded run.
 
-    The command prints the bytes of the run with their original timing, and exits with the run's exit code.
+    The command prints the output of the run, by default with the original timing, and exits with the run's
+    exit code.
     FOLDER is a run folder of `stallwatch run`.
 
     \b

@@ -165,7 +165,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Read the file at a default path, unless other accounts can write it; return whether it was read."""
+    """Read the file at a default path, unless other accounts can write to it; return whether it was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:

@@ -301,7 +301,7 @@ def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) ->
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert render(found.findings[0].note).startswith(
-        "Rank 1 exited without an error at step 5, and the other ranks ran 5 more"
+        "Rank 1 exited without an error at step 5. The other ranks ran 5 more"
     )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])

@@ -23,7 +23,7 @@ Eves = Callable[..., Path]
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home directory that the system knows for this account; no variable names a place of Stallwatch's."""
+    """The home directory the system knows for this account; no variable names a place of Stallwatch's."""
     for name in list(os.environ):
         if name.startswith(("STALLWATCH_", "XDG_")):
             monkeypatch.delenv(name)

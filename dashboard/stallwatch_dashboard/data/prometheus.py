@@ -162,7 +162,7 @@ _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a r
 _MEMORY_SECONDS = 10.0  #: seconds to cache the memory of all ranks, which is the largest result
 _SAME_SECONDS = 0.5  #: a page's queries within this many seconds share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line: with few lines, and with a line per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts: with few lines, and with a line per rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
 #: Metrics that a Run page draws without a line per rank. A single query reads all of them.
 _TOGETHER = (

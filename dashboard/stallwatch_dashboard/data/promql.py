@@ -25,7 +25,7 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return a query for the newest value of each metric in `names`, as the maximum of a run's ranks."""
+    """Return a query for the newest value of each metric in `names`: the maximum over each run's ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"

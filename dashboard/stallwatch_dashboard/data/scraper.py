@@ -98,7 +98,7 @@ class Scraper:
             if running is None or running.done():
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
                 sent = {"Authorization": authorization} if authorization and _has_port(info) else {}
-                if info is None:  # for a local agent, the run folder contains the end of the run
+                if info is None:  # a configured target; the run folder contains the end of a local run
                     sent[DASHBOARD_HEADER] = "1"
                 self._busy[url] = self._pool.submit(self._scrape, status, sent, _only_there(info))
                 queries.append(self._busy[url])

@@ -161,7 +161,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 def _timeline(incident: Incident) -> None:
     """Draw the changes of an incident and the users' notes."""
-    kept = shared().cases.history(incident.id)  # all changes of incidents that an older version stored
+    kept = shared().cases.history(incident.id)  # users' notes; all changes if an older version stored it
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):

@@ -512,8 +512,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
 
-    A killed agent might not have sent all its notifications. They are sent again only if its last record is
-    less than a day old. Open incidents are sent again in any case, because of delays (see `Episodes`).
+    Notifications that a killed agent might not have sent are sent again if its last record is less than a
+    day old, and so are the incidents that it left open, even if they changed earlier (see `Episodes`).
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

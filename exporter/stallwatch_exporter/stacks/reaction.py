@@ -59,6 +59,8 @@ def run_line(
     text = redact(kept.decode("utf-8", "replace"))
     if status is None:
         how = f"was killed after {patience:.0f} s"
+    elif status < 0:
+        how = f"was ended by signal {-status} after {time.monotonic() - begin:.1f} s"
     else:
         how = f"exited with code {status} after {time.monotonic() - begin:.1f} s"
     if status and text.strip():

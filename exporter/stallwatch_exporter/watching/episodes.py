@@ -62,8 +62,8 @@ class Episodes:
     """Combine problems into episodes. Call `take` for each change of a problem, and `flush` after each tick.
 
     `report` receives the incidents. `past` contains the changes that earlier agents of this run stored.
-    Users have already been notified of changes up to `reported_until`. Open incidents are sent again in any
-    case because destinations ignore incidents that they have already received.
+    Users have already been notified of changes up to `reported_until`. If this time is finite, open
+    incidents are sent again, because destinations ignore incidents that they have already received.
     """
 
     def __init__(

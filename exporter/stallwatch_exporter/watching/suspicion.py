@@ -41,7 +41,7 @@ class Suspicion:
         self._spell = watch.spell  # number of the quiet period that is examined
         self._looks: list[HostSnapshot] = []
         self._looked_at: float | None = None  # start time of this quiet period's newest snapshot
-        self._worked = 0.0  # seconds of this quiet period until the last snapshot of a working rank
+        self._worked = 0.0  # seconds from the start of this period to the newest snapshot with work
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:

@@ -148,9 +148,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def with_crash(self, crash: Crash, every: int) -> Exceptions:
-        """Return the exceptions. Exceptions that ended a process while others continued are marked as fatal.
+        """Return the exceptions, with those that ended the process of `crash` marked as fatal.
 
-        `every` is the logging interval in steps.
+        Other processes might have continued. `every` is the logging interval in steps.
         """
         unknown = [
             replace(exception, fatal=True, followed=0)
@@ -250,7 +250,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     def own_failures(self) -> list[Unknown]:
         """The exceptions in ``fatal``, except crashes of torch's watchdog whose message is missing.
 
-        Such a crash follows a failed collective, and another line of the rank contains the message.
+        Such a crash follows a failed collective, and another line contains the message.
         """
         return [
             exception
@@ -538,7 +538,7 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
 
 
 def _lacks_message(raised: ExceptionChain) -> bool:
-    """Return whether a crash in compiled code lacks its message, which is among the lines of another rank."""
+    """Return whether a crash in compiled code lacks its message, which another line contains."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 

@@ -50,7 +50,7 @@ def notes_of(
         notes.append(ended_silently(run, now))
     notes.append(other_runs)
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
-    # The cause can also be a busy rank.
+    # A finding with an activity already names the busy rank.
     explained = explained or (chosen is not None and "activity" in chosen.captures)
     if not explained and any(finding.tagged("flight-data") for finding in now.fatal):
         notes.append(flight_note(watchdog_positions(run.streams)))

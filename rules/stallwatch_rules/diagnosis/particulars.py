@@ -38,7 +38,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
-from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on, some_ranks
+from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on, some_ranks, span_of_steps
 from stallwatch_rules.text.display import iso, shown
 from stallwatch_rules.text.lazy import lazy
 
@@ -367,12 +367,14 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _with_late_ranks(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
-    last_step = min((steps[rank] for rank in absent if rank in steps), default=None)
+    last_steps = [steps[rank] for rank in absent if rank in steps]
+    last_step = min(last_steps, default=None)
     ranks = some_ranks(absent)
     if last_step is None or others in (None, last_step):
         advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=last_step, others=others)
+        step = span_of_steps(last_steps)
+        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=step, others=others)
     if whole := _of_whole_hosts(absent, run):
         advice = whole
     primary = named(primary, absent, advice, run.hosts)

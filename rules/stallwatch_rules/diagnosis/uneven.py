@@ -18,7 +18,7 @@ from stallwatch_rules.messages import Message, message, without_sentence
 from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
-from stallwatch_rules.text.digest import some_ranks
+from stallwatch_rules.text.digest import some_ranks, span_of_steps
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
 #: Minimum number of steps that other ranks must have printed after a rank's last step. It is also the
@@ -64,8 +64,8 @@ class Uneven(msgspec.Struct, frozen=True):
     usual: int  #: the last step of most other ranks
 
     def note(self, key: str = "uneven-end") -> Message:
-        """Return a note such as ``rank 2 ended at step 29, before the other ranks (step 400): …``."""
-        ranks, step = some_ranks(self.behind), min(self.behind.values())
+        """Return a note such as ``Rank 2 ended at step 29, before the other ranks (step 400): …``."""
+        ranks, step = some_ranks(self.behind), span_of_steps(self.behind.values())
         return message(f"diagnosis.{key}", ranks=ranks, step=step, others=self.usual)
 
 

@@ -379,7 +379,7 @@ class TracebackReader:
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
-        """Return whether a traceback's logger printed a line that matches a rule just above the traceback.
+        """Return whether, just above a traceback, its logger printed a line that matches a rule.
 
         Loggers print the message about an exception, followed by its traceback, with the same prefix.
         """

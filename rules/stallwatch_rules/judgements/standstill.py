@@ -12,7 +12,7 @@ from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
-from stallwatch_rules.text.digest import some_ranks
+from stallwatch_rules.text.digest import some_ranks, span_of_steps
 
 LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a manual stop
 
@@ -98,7 +98,7 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     """
     if ranks_run_continued_without(left, facts):
         who = some_ranks({process.rank for process in left if process.rank is not None})
-        step = min((process.step for process in left if process.step is not None), default=0)
+        step = span_of_steps([process.step for process in left if process.step is not None] or [0])
         more = max(process.behind for process in left)
         return Judgement("degrading", message("diagnosis.left-behind", who=who, step=step, more=more))
     if not left or facts.complete or facts.failed_otherwise:
@@ -132,4 +132,4 @@ def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message
     steps = [process.step for process in left if process.step is not None]
     subject = some_ranks(ranks) if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
-    return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))
+    return message(f"diagnosis.{key}", who=subject, step=span_of_steps(steps or [0]))

@@ -28,7 +28,7 @@ STILL_SLOWER = 1.3
 AS_QUICK = 0.9
 #: minimum numbers of printed rates: in total, and in each of the two parts (before and during the slow steps)
 RATES, FEW_RATES = 15, 3
-#: a mean since the start of the run can show slow steps only if they reduce the mean to this multiple
+#: a mean since the start of the run can show slow steps only if they reduce the mean to at most this multiple
 MEAN_FALLS = 0.95
 #: minimum growth of the tokens per step, calculated as if the printed rate were a mean since the start
 MORE_WORK = 1.2

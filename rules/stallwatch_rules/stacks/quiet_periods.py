@@ -117,7 +117,9 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     #: True if the training is complete only according to a counter that reached its total. The counter might
     #: count the steps of a part of the run.
     only_reached_total: bool = False
-    worked: float = 0.0  #: seconds from the period's start to the latest processor work after the last step
+    worked: float = (
+        0.0  #: seconds from the start of the period to the newest snapshot with work after the last step
+    )
     run: Ruling | None = None  #: decision about the whole run, from the snapshots of all hosts
 
 

@@ -164,6 +164,12 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
+def span_of_steps(steps: Collection[int]) -> int | str:
+    """Return a step, or the first and the last of several steps: ``29`` or ``3–7``."""
+    first, last = min(steps), max(steps)
+    return first if first == last else f"{first}–{last}"
+
+
 def some_ranks(ranks: Collection[int]) -> Message:
     """Return ranks such as ``rank 3`` or ``ranks 0–6, 8``."""
     return message("report.some-ranks", count=len(ranks), ranks=fold_ranks(ranks))

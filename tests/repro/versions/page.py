@@ -26,10 +26,10 @@ The table of each attempt has these columns:
 * **log**: the exception that ended a rank, and the number of messages in which DeepSpeed reported that it
   invalidated its trace cache.
 * **probe**: the number of optimizer steps that rank 0 reported, the number of trace-cache invalidations of a
-  rank with their kind, and the exception, if the probe reported it. The probe *warned of* a rule if it
-  reported the fault while the run still continued. The kinds of invalidations are *mismatch* (a different
-  module than in the previous pass), *short* (more modules than in the previous pass), and *external* (from
-  outside the forward pass).
+  rank with their kind, and the exception, if the probe reported it. The probe *warned* if it reported the
+  fault while the run continued; the rule follows in parentheses. The kinds of invalidations are *mismatch*
+  (a different module than in the previous pass), *short* (more modules than in the previous pass), and
+  *external* (from outside the forward pass).
 * **diagnosis**: the verdict of Stallwatch, and the rule of the root cause.
 
 ## The stacks
@@ -124,7 +124,7 @@ def _probe(seen: Seen) -> str:
     return "; ".join(
         [
             f"the probe reported {_listed(parts)}",
-            *(f"it **warned of** the rule {each}" for each in seen.early),
+            *(f"it **warned** (rule {each})" for each in seen.early),
         ]
     )
 

@@ -155,5 +155,5 @@ def test_finished_run_reports_only_ranks_that_were_missing(catalogue: Catalogue,
     )
     assert (found.primary.rank, found.primary.step) == (2, 10)
     (evidence,) = found.primary.evidence
-    assert evidence.startswith("Rank 2 exited without an error at step 10, and the other ranks ran 30 more")
+    assert evidence.startswith("Rank 2 exited without an error at step 10. The other ranks ran 30 more")
     assert ("rank 2" in found.findings[0].note.lower()) and "0, 1" not in found.findings[0].note

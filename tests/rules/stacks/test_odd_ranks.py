@@ -235,7 +235,7 @@ def test_equal_ranks_without_a_wait_have_no_odd_rank() -> None:
 def test_missing_ranks_on_another_host_are_unknown() -> None:
     found = folded_of(*(rank(n, *WAIT, recorded=recorder(5, 4, world=8)) for n in range(4)))
     assert (found.odd, found.elsewhere) == ([], 4)
-    assert render(sentence(found)).endswith("; the other 4 ranks are on other hosts.")
+    assert render(sentence(found)).endswith("; 4 other ranks are on other hosts.")
 
 
 def test_ranks_without_stacks_have_no_odd_rank() -> None:
