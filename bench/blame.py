@@ -3,7 +3,7 @@
     python bench/blame.py --ranks 16384
 
 Each trial simulates the steps of a run (pipeline stages, tensor-parallel and expert-parallel collectives,
-a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
+a gradient reduction, and a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
 benchmark combines the states of the ranks into groups, and has Stallwatch evaluate the groups. The result
 is "right" if Stallwatch names exactly the ranks at fault, or names no rank if no rank is at fault. The result
 is "wrong" if Stallwatch names other ranks. Any other result is "cannot tell".

@@ -270,7 +270,7 @@ _RULE = sorted(STANDSTILLS)[0]
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
     """Return the decision of a host that considers only its own ranks.
 
-    This is a simplified version of ``stacks/quiet_periods.py``.
+    The function is a simplified version of ``stacks/quiet_periods.py``.
     """
     if stacks is None:
         return None

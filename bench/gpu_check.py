@@ -1,4 +1,4 @@
-"""Check on a GPU whether Stallwatch recognizes that a rank waits for the device. This takes ten minutes.
+"""Check on a GPU whether Stallwatch recognizes that a rank waits for the device. The check takes ten minutes.
 
     make gpu-check
 

@@ -30,7 +30,7 @@ READERS = {
 
 
 def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
-    """Read the logs each time a line arrives on standard input, and print the seconds that this takes.
+    """Read the logs each time a line arrives on standard input, and print the seconds that the reading takes.
 
     Each checkout has a process that runs this function.
     """

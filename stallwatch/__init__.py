@@ -70,10 +70,10 @@ def diagnose(
     logs of a healthy run. Lines that do not occur in these logs are reported as new. `packs` contains the
     names of opt-in rule packs, as for ``--rules-pack``.
 
-    If the file names show that the files belong to several jobs (``slurm-1001.out``, ``slurm-1002.out``),
-    the result is about a single job: the newest job with a problem or, if no job has a problem, the newest
-    training job. The first note names the job. `job` selects a different job (``ValueError`` if it does not
-    exist). `together` reads all files as one run.
+    If the file names show that the files belong to several jobs (such as ``slurm-1001.out`` and
+    ``slurm-1002.out``), the result is about a single job: the newest job with a problem or, if no job has a
+    problem, the newest training job. The first note names the job. `job` selects a different job
+    (``ValueError`` if it does not exist). `together` reads all files as one run.
 
     `workers` is the number of processes, including this process, that read the files of a large run. If
     there are several processes, the calling script needs an ``if __name__ == "__main__":`` guard. If

@@ -1,7 +1,7 @@
 """Shared parts of the live benchmark's programs: records of events, and work that only takes time.
 
-To simulate computation, the programs sleep inside the real call (a dataset, a forward pass, a write into a
-slow file). Therefore, Stallwatch sees the same calls as in a real training run.
+To simulate computation, the programs sleep inside the real call (such as a dataset, a forward pass, or a
+write into a slow file). Therefore, Stallwatch sees the same calls as in a real training run.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Incident(msgspec.Struct, kw_only=True):
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
-    #: True if the cause only shows that other processes of the run could not be reached
+    #: True if the cause shows only that other processes of the run could not be reached
     of_peers: bool = False
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run

@@ -1,8 +1,8 @@
 """Restrict Stallwatch's files to the accounts that have access to the state folder.
 
-The umask sets the mode of all new files, including files that libraries create (DuckDB's ``.wal``, SQLite's
-journals). Programs that Stallwatch starts for the user, such as the training script, still get the user's
-umask.
+The umask sets the mode of all new files, including files that libraries create (such as DuckDB's ``.wal`` or
+SQLite's journals). Programs that Stallwatch starts for the user, such as the training script, still get the
+user's umask.
 """
 
 from __future__ import annotations

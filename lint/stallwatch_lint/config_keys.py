@@ -192,7 +192,7 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
 
 
 def _put_aside(key: str, name: str) -> bool:
-    """Return whether a key looks like a disabled form of the name (``_optimizer``, ``optimizer_old``).
+    """Return whether a key looks like a disabled form of the name (``_optimizer`` or ``optimizer_old``).
 
     Because JSON has no comments, users rename a key in this way to disable it.
     """

@@ -1,7 +1,7 @@
 """Recognize syntax of a newer Python version in a script that this Python version cannot parse.
 
-The syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, nested asynchronous comprehensions), 3.12
-(PEP 695, PEP 701), 3.13 (PEP 696), and 3.14 (PEP 750, PEP 758).
+The syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, and nested asynchronous comprehensions),
+3.12 (PEP 695 and PEP 701), 3.13 (PEP 696), and 3.14 (PEP 750 and PEP 758).
 """
 
 from __future__ import annotations

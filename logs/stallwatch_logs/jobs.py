@@ -123,7 +123,7 @@ _PARTS = lazy(r"[/\\!]")  # separators of the parts of a path, and of an archive
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
 # Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from Slurm's
-# %N, %n, and %t (node, node number, task) and the task of a job array belong to the same job.
+# %N, %n, and %t (node, node number, and task) and the task of a job array belong to the same job.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001

@@ -45,8 +45,8 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
         If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
         did not rise, and "far" if the count was not readable. The count alone is not evidence, because
-        programs other than the kernel (earlyoom, systemd-oomd, Ray, Slurm) kill processes if memory is nearly
-        used up, and leave the count unchanged.
+        programs other than the kernel (such as earlyoom, systemd-oomd, Ray, or Slurm) kill processes if
+        memory is nearly used up, and leave the count unchanged.
         """
         held = self.most
         if self.counted:

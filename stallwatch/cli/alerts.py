@@ -157,9 +157,9 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 )
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
-    """List messages to chats, newest first, with the state (waiting, sent, given-up, withdrawn) and reason.
+    """List messages to chats, newest first, with their states and reasons.
 
-    The list masks the URLs of the chats.
+    The states are waiting, sent, given-up, and withdrawn. The list masks the URLs of the chats.
     """
     config = app.config(hides_notifications)
     run = run_named(opened(config)[0], run) if run else None

@@ -58,7 +58,7 @@ class Inputs:
 
 
 def read_inputs(files: Iterable[Path]) -> Inputs:
-    """Read configurations (``.json``, ``.yaml``) and scripts (``.py``)."""
+    """Read configurations (``.json`` or ``.yaml``) and scripts (``.py``)."""
     inputs = Inputs()
     for file in files:
         text = _text(file, inputs)

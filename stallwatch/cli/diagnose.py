@@ -117,7 +117,7 @@ class _Diagnose(click.Command):
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text that was read until then.",
+    help="Stop reading after this time (such as 30s or 5m), and diagnose the text that was read until then.",
 )
 @language_option
 @rules_option
@@ -153,9 +153,9 @@ def diagnose(
     stallwatch diagnose logs/ --baseline logs-of-last-week/
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
-    All files are read as one run, unless their names show that they belong to several jobs (slurm-1001.out,
-    slurm-1002.out). Each job is then diagnosed separately: a table lists the jobs, newest first, and the
-    report covers the newest job with a problem, otherwise the newest training job.
+    All files are read as one run, unless their names show that they belong to several jobs (such as
+    slurm-1001.out and slurm-1002.out). Each job is then diagnosed separately: a table lists the jobs, newest
+    first, and the report covers the newest job with a problem, otherwise the newest training job.
 
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
     by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With

@@ -147,7 +147,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
-    """Create a table of the numbers in logs (losses, norms, rates, memory) by rank and step.
+    """Create a table of the numbers in logs (losses, norms, rates, and memory) by rank and step.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
     standard input.

@@ -46,7 +46,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
-#: Error messages that TLS servers (nginx, Go's net/http, Apache) return for a plain HTTP request.
+#: Error messages that TLS servers (such as nginx, Go's net/http, or Apache) return for a plain HTTP request.
 WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,

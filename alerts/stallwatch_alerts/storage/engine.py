@@ -68,7 +68,7 @@ def make_file(path: Path) -> None:
     """Create the file of a SQLite database if it is missing.
 
     The file has the read and write permissions of its folder: 0600 in a folder with mode 0700. SQLite creates
-    the accompanying files (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
+    the accompanying files (``-wal`` and ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
     findCreateFileMode). If the file cannot be created, the reason is reported when the database is opened.
 
     This function never opens an existing file, because closing a file drops the locks of all connections

@@ -379,7 +379,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return how many seconds the problem lasted; None if the incident only reports the end of a run."""
+    """Return how many seconds the problem lasted; None if the incident reports only the end of a run."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now

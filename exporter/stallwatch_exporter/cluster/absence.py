@@ -73,7 +73,7 @@ def absence(
 
 
 def cause_of(incident: Incident, missed: Absence) -> Primary | None:
-    """Return the gone or missing hosts as the cause of a failure that only shows that peers were lost.
+    """Return the gone or missing hosts as the cause of a failure that shows only that peers were lost.
 
     Hosts that have never reported are the cause only if the run has completed no step, because a host on
     which Stallwatch does not run never reports.

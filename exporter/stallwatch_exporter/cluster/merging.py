@@ -216,7 +216,7 @@ class RunEpisodes(Episodes):
         """Return whether the episode can be reported.
 
         It can be reported if it was reported before, or if all hosts have replied or had enough time to
-        reply since the newest incident arrived. If all known failures only show that peers were lost, the
+        reply since the newest incident arrived. If all known failures show only that peers were lost, the
         next report of each host is awaited, because a host that does not report is the cause. This wait is
         limited, because each host on which the run fails later prolongs it.
         """
@@ -378,7 +378,7 @@ def _lengthen(folded: Incident, episode: Episode) -> None:
 
 
 def _only_of_peers(episode: Episode) -> bool:
-    """Return whether the run failed, and all known failures only show that peers were lost."""
+    """Return whether the run failed, and all known failures show only that peers were lost."""
     ended = [incident for incident in episode.troubles.values() if incident.kind == "ended"]
     if episode.reported is not None and episode.reported.kind == "ended":
         return False
@@ -397,7 +397,7 @@ def _explaining(gone: Mapping[str, float], incident: Incident) -> Mapping[str, f
 
 
 def _is_unexplained(episode: Episode) -> bool:
-    """Return whether all critical problems are stalls or only show that peers were lost."""
+    """Return whether all critical problems are stalls or show only that peers were lost."""
     return all(
         incident.of_peers or incident.kind == "stall" or incident.severity != "critical"
         for incident in episode.troubles.values()

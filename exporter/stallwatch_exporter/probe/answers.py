@@ -134,8 +134,8 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
     """Return the tasks of a thread's event loop, starting with the tasks that the program awaits.
 
     While all tasks wait, the thread's own stack shows only the event loop. To find the tasks, the function
-    reads local variables of asyncio by the names that Python 3.8 to 3.14 use (``asyncio/runners.py``,
-    ``base_events.py``): ``self._loop`` and ``task`` in ``Runner.run`` (since 3.11), ``loop`` in earlier
+    reads local variables of asyncio by the names that Python 3.8 to 3.14 use (``asyncio/runners.py``
+    and ``base_events.py``): ``self._loop`` and ``task`` in ``Runner.run`` (since 3.11), ``loop`` in earlier
     versions of ``run``, and ``future`` in ``run_until_complete``.
     """
     asyncio = sys.modules.get("asyncio")
@@ -303,7 +303,7 @@ def _folded(ranks: Iterable[int]) -> str:
 def collectives() -> dict[str, Any]:
     """Return counters and active entries of torch's flight recorder, or ``{}`` without torch.distributed.
 
-    Reading the recorder never waits for a device, because the recorder only checks whether events have passed
+    Reading the recorder never waits for a device, because the recorder checks only whether events have passed
     (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). The recorder lists finished gloo collectives
     as active. Therefore, the answer contains only entries that are not retired.
     """

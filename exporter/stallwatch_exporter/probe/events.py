@@ -1,4 +1,4 @@
-"""Write text events (warnings, exceptions, versions) to a file next to the ring, one JSON object per line.
+"""Write text events (warnings, exceptions, and versions) to a file beside the ring, one JSON object per line.
 
 Most repeated messages are only counted, and the file has at most `MOST_BYTES`. The last part of the file is
 reserved for the exception that ends the rank.

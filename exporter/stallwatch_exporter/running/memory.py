@@ -1,6 +1,6 @@
 """Track the memory use of a command, its memory limit, and the rank with the highest use.
 
-When a process is killed, a launcher only reports "Signal 9, error_file N/A". Therefore, the probe reports the
+When a process is killed, a launcher reports only "Signal 9, error_file N/A". Therefore, the probe reports the
 memory of each rank, and the agent measures the command and its processes. In Kubernetes, the pod shows why
 its container was killed.
 """

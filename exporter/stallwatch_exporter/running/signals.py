@@ -57,7 +57,7 @@ class SignalRelay:
 
     @property
     def stop_requested(self) -> bool:
-        """Return whether a signal has requested that the command end (Ctrl-C, SIGTERM, SIGHUP)."""
+        """Return whether a signal has requested that the command end (Ctrl-C, SIGTERM, or SIGHUP)."""
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:

@@ -21,8 +21,8 @@ from stallwatch_rules.text.lazy import lazy
 #: RFC 9110, 7.2: the header contains a host and optionally a port, but no user and no path. Browsers send
 #: names in ASCII (Punycode).
 _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:\.[\w-]+)*)\.?)(?::\d{0,5})?")
-#: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved, so
-#: no public name server can answer for these names.
+#: Names by which a container reaches the machine that runs it (Docker or Podman). ``.internal`` is reserved,
+#: so no public name server can answer for these names.
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: maximum length of a DNS name (RFC 1035, 2.3.4) with a port
 _PORTS = {"http": ":80", "https": ":443"}

@@ -98,7 +98,7 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
     try:
         members = family(command)
         launchers = [process for process in members if _is_launcher(process.pid)]
-        # Children other than launchers start ranks on other hosts (``ssh``, ``pdsh``, ``mpirun``).
+        # Children other than launchers start ranks on other hosts (``ssh``, ``pdsh``, or ``mpirun``).
         started = [child for each in launchers for child in each.children() if child not in launchers]
         others = [process for process in members if process not in launchers and _is_python(process)]
     except (psutil.Error, OSError):

@@ -44,14 +44,14 @@ LATEST = 5  #: number of most recent intervals between printed steps that define
 
 
 def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
-    """Return whether the primary cause only reports that ranks waited for another rank."""
+    """Return whether the primary cause reports only that ranks waited for another rank."""
     page = catalogue.pages.get(primary.rule)
     symptom = primary.role == "symptom" and primary.harm == "fatal"
     return symptom and page is not None and AWAITS_PEER in page.tags
 
 
 def is_of_peers(primary: Primary, catalogue: Catalogue) -> bool:
-    """Return whether the primary cause only shows that other processes of the run could not be reached."""
+    """Return whether the primary cause shows only that other processes of the run could not be reached."""
     page = catalogue.pages.get(primary.rule)
     if page is None or primary.harm != "fatal":
         return False

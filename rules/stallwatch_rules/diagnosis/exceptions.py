@@ -73,12 +73,12 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def timed_out(self) -> bool:
-        """True if the exception only shows that waiting for other ranks timed out or was stopped."""
+        """True if the exception shows only that waiting for other ranks timed out or was stopped."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
     def shows_teardown(self) -> bool:
-        """True if the exception only shows that another part of the program has ended."""
+        """True if the exception shows only that another part of the program has ended."""
         return self.seen.raised.shows_teardown
 
     @property

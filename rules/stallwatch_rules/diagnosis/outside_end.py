@@ -52,7 +52,7 @@ def _ended_from_outside(finding: RuleFinding) -> bool:
 
 
 def is_end(finding: RuleFinding) -> bool:
-    """Return whether a finding only shows how a stalled run was ended, such as an unexplained SIGKILL."""
+    """Return whether a finding shows only how a stalled run was ended, such as an unexplained SIGKILL."""
     return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 

@@ -15,8 +15,8 @@ from stallwatch_rules.failures.raised import ExceptionChain, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Lines that report the end of a program and name the program by its command (bash, zsh), target (make),
-#: container (Docker Compose), or unit (systemd).
+#: Lines that report the end of a program and name the program by its command (such as bash or zsh), target
+#: (make), container (Docker Compose), or unit (systemd).
 _PROGRAM = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"

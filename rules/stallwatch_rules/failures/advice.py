@@ -25,7 +25,7 @@ class Advice(msgspec.Struct, frozen=True):
     exceptions: str  #: regular expression for the exception's name without its modules
     #: regular expression that the exception's message must contain; its groups are parameters of the advice
     message: str = ""
-    #: True if the exception only reports that a command, notebook cell, or trial failed, and that command,
+    #: True if the exception reports only that a command, notebook cell, or trial failed, and that command,
     #: cell, or trial printed its own exception
     relays: bool = False
 

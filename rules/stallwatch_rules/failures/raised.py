@@ -111,7 +111,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def shows_teardown(self) -> bool:
-        """True if the exception only shows that another part of the program, such as a peer, has ended.
+        """True if the exception shows only that another part of the program, such as a peer, has ended.
 
         Such an exception is the root cause only if no other exception or rule explains the failure.
         """
@@ -131,7 +131,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def relays(self) -> bool:
-        """True if the exception only reports the failure of another command, notebook cell, or trial."""
+        """True if the exception reports only the failure of another command, notebook cell, or trial."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property
@@ -203,8 +203,8 @@ _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|E
 # Messages without text from the code that raised the exception.
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"
 RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
-#: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
-#: W&B raise after another part of the program has ended.
+#: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, and threading.py; Python/pylifecycle.c)
+#: and W&B raise after another part of the program has ended.
 ECHOES = (
     SecondaryException(_LOST, beside=True),
     SecondaryException(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),

@@ -86,7 +86,7 @@ REMOTE = lazy(
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
-#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix can precede them.
+#: Messages of Python's Lib/asyncio (tasks.py, events.py, and runners.py). A logger's prefix can precede them.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
@@ -213,7 +213,7 @@ class _Open(msgspec.Struct):
     group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
     rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
-    #: True if the previous exception only reports the exception of this traceback, which was raised first
+    #: True if the previous exception reports only the exception of this traceback, which was raised first
     quoted: bool = False
     #: indentation of the traceback's lines, or the column at which the box of rich's log handler begins
     column: int = 0

@@ -31,7 +31,7 @@ Z = 6.5  #: minimum mean deviation in standard errors; noise alone exceeds it on
 #: `required_positive_steps`).
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of first steps that can be slow (compilation, allocation, CUDA graphs)
+_WARM_UP = 2  # number of first steps that can be slow (for compilation, allocation, or CUDA graphs)
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up

@@ -24,7 +24,7 @@ SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is sl
 #: the last third of the slow steps must exceed this multiple; otherwise, the run recovered
 STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
-#: slower steps only contain more tokens
+#: slower steps merely contain more tokens
 AS_QUICK = 0.9
 #: minimum numbers of printed rates: in total, and in each of the two parts (before and during the slow steps)
 RATES, FEW_RATES = 15, 3
@@ -49,7 +49,7 @@ EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
-WARM_UP = 2  #: number of first steps that can be slow (compilation, allocation, CUDA graphs)
+WARM_UP = 2  #: number of first steps that can be slow (for compilation, allocation, or CUDA graphs)
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:

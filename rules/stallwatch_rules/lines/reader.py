@@ -46,10 +46,10 @@ class LineReader:
     """A reader that converts the bytes of one source into lines.
 
     ``rank`` is the rank of all lines that do not contain a rank. The time of a line is the first known time
-    from this list: the time of the line's container record (CRI, Docker), the ``time`` that ``feed`` receives
-    for a live source, the timestamp in the line, and the last time of the line's rank in this source.
-    ``lead`` is a prefix that all lines have (see ``line_prefix``). ``local_ranks`` are the ranks of the host
-    in ascending order. They are used if lines contain local ranks, as in torchrun's ``[default0]:``.
+    from this list: the time of the line's container record (CRI or Docker), the ``time`` that ``feed``
+    receives for a live source, the timestamp in the line, and the last time of the line's rank in this
+    source. ``lead`` is a prefix that all lines have (see ``line_prefix``). ``local_ranks`` are the ranks of
+    the host in ascending order. They are used if lines contain local ranks, as in torchrun's ``[default0]:``.
     """
 
     def __init__(

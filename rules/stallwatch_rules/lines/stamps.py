@@ -1,7 +1,7 @@
 """Parse the timestamp that a logger puts at the start of a line, or under a key of a JSON line.
 
-Timestamps without a time zone are parsed as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
-date can be parsed only if a time ``near`` the line is known.
+Timestamps without a time zone are parsed as UTC. Timestamps without a year (as in glog, syslog, or vLLM)
+or without a date can be parsed only if a time ``near`` the line is known.
 """
 
 from __future__ import annotations

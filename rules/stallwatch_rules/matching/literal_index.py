@@ -8,8 +8,8 @@ on lines that contain the pattern's text.
 Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these eight bytes
 match. Therefore, a text is shortened so that its last bytes are rare: many words end like ``failed to
 initialize``, but few end like ``failed to initializ``. The shortened texts occur on hardly more lines, and
-the search takes about a fifth less time (2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s
-with 1,000 patterns).
+the search takes about a fifth less time (2.8 instead of 2.2 GB/s with 200 patterns, and 1.2 instead of 1.0
+GB/s with 1,000 patterns).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recognize the activity of a rank between steps (loading, compiling, saving) from the rank's last lines.
+"""Recognize the activity of a rank between steps (such as loading or saving) from the rank's last lines.
 
 Programs rarely report the end of such an activity. Therefore, the next line of the rank ends the activity,
 unless this line is a detail of the activity: an indented line, another bar, or the output of a compiler.

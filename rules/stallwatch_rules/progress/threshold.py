@@ -68,7 +68,7 @@ PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4
 #: Phases in which the run completes no steps.
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
-_WARM_UP = 2  # number of steps after the first step that can be slow (compilation, allocation, CUDA graphs)
+_WARM_UP = 2  # number of steps after the first that can be slow (for compilation, allocation, or CUDA graphs)
 _MOST_STEPS = 4  # maximum factor of the initial allowance if the log shows only every n-th step
 
 # The initial allowance for the first interval of a log is multiplied by this factor, because the interval can

@@ -33,15 +33,16 @@ Kind = Literal[
 ]
 
 #: The state of a process. "stopped": SIGSTOP or Ctrl-Z stopped the process. "blocked": the process is in the
-#: kernel and ignores signals (disk, network file system, driver). "ended": the process has ended.
+#: kernel and ignores signals (because of a disk, network file system, or driver). "ended": the process has
+#: ended.
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
 #: The reason why ranks are odd. "ended", "stopped": their processes have ended or were stopped. "behind":
 #: they have not joined the collective in which the other ranks wait. "elsewhere": they do not wait for any
 #: rank. "diverged": they wait in a different collective than the other ranks. "unfinished": all ranks have
 #: joined the collective, but the odd ranks have not completed it. "unreachable": their host does not respond.
-#: Two further reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a
-#: store, a file system). "frozen": all ranks were stopped together.
+#: Two further reasons do not blame any rank. "outside": all ranks wait for something other than a rank (such
+#: as a store or a file system). "frozen": all ranks were stopped together.
 Why = Literal[
     "",
     "ended",

@@ -344,8 +344,8 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
 
-# Words before "token" or "key" that show who owns the token or key. Models also have tokens (eos_token,
-# cls_token, image_token), and tables have keys.
+# Words before "token" or "key" that show who owns the token or key. Models also have tokens (such as
+# eos_token, cls_token, or image_token), and tables have keys.
 _OWNERS = _FILE.lowercase("owners_of_secrets")
 _NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
 _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")

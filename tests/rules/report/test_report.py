@@ -333,7 +333,7 @@ def test_shortened_exception_keeps_its_location() -> None:
 def test_interrupted_run_is_labelled() -> None:
     known = {"verdict": "interrupted", "interrupted_by": "user"}
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
-    assert "INTERRUPTED   The run was interrupted (Ctrl-C, SIGINT)" in printed(found).splitlines()[0]
+    assert "INTERRUPTED   The run was interrupted (Ctrl-C or SIGINT)" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
     assert "已中断   训练被中断" in printed(found, "zh").splitlines()[0]
 

@@ -49,7 +49,7 @@ _ANY_PROCESS = lazy(
 )
 _EXIT_CODE = lazy(r"(?i)\bexit code[:= ]+1[2-9]\d\b")
 #: Slurm's message about a task that failed by itself. Canceled tasks have the excluded exit codes (SIGINT,
-#: SIGKILL, SIGTERM).
+#: SIGKILL, and SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
@@ -171,7 +171,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Identify the rank that ended first as the cause, if the other ranks only report a lost peer.
+    """Identify the rank that ended first as the cause, if the other ranks report only a lost peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
     inspect the rank that aborted. This also applies to a rank that ended with an exit status and without a
@@ -274,7 +274,7 @@ def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> b
 
 
 def _shows_any_process(finding: RuleFinding) -> bool:
-    """Return whether a finding only shows that some process ended, perhaps not a training process."""
+    """Return whether a finding shows only that some process ended, perhaps not a training process."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_ANY_PROCESS.search, finding.texts()))
     return is_of_other_program(finding)

@@ -133,7 +133,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings into symptoms if they only show what ended a stalled run.
+    """Turn findings into symptoms if they show only what ended a stalled run.
 
     Example: ``CANCELLED AT … DUE TO TIME LIMIT`` after 7 hours without a step is a symptom.
     """

@@ -46,7 +46,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``Invalidate trace cache @ step 0`` is harmless if 60 steps follow.
     """
     streams, facts = run.streams, now.facts
-    skipped: Trace | None = None  # overflows that only show that the loss scale was adapted
+    skipped: Trace | None = None  # overflows that show only that the loss scale was adapted
     for finding in now.found:
         if finding.page.harm != "by-progress" or finding.tagged("often-handled") or not finding.hits:
             continue

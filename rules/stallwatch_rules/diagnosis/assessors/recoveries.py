@@ -155,7 +155,7 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     After a failure, threads and child processes report that they lost the failed process, and destructors
     and exit handlers fail. This output can appear long before the output of the failure. If the main thread
-    only reports such a loss, the cause is the last thread or child process that died for another reason. A
+    reports only such a loss, the cause is the last thread or child process that died for another reason. A
     handled exception did not end the run, unless the run is known to have died and no other finding shows
     why.
 
