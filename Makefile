@@ -22,6 +22,9 @@ DIRS := stallwatch exporter logs lint rules alerts dashboard tests bench tools
 PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
+# Without bytecode, each of the many processes that the tests start compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-live record docs lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
 

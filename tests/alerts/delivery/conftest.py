@@ -23,7 +23,7 @@ from stallwatch_alerts.storage.engine import open_engine, writing
 from stallwatch_exporter.incident import Incident
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of an empty database; tests run once with each kind of database."""
     if request.param == "sqlite":
