@@ -128,8 +128,8 @@ class Scored:
 
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with one row per tool."""
-    heads = ["tool", "root cause right", "root cause wrong", "no answer", "rank right"]
-    heads += ["hang detected", "location of hang right", "false alarms"]
+    heads = ["Tool", "Root cause right", "Root cause wrong", "No answer", "Rank right"]
+    heads += ["Hang detected", "Hang location right", "False alarms"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for tool, scored in scores.items():

@@ -94,22 +94,22 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
     healthy = [outcome for outcome in outcomes if outcome.label == "healthy"]
     whole = [outcome for outcome in outcomes if outcome.label == "failed"]
     lines = [f"## {title}", "", f"This corpus contains {len(outcomes)} cases.", ""]
-    lines += ["| measure | score |", "|---|---|"]
+    lines += ["| Measure | Score |", "|---|---|"]
     quiet, alarms = (
         Share(len(wrong_alarms(benign)), len(benign)),
         Share(len(wrong_alarms(healthy)), len(healthy)),
     )
     lines.append(
-        f"| share of failures for which the primary cause is right | {share(failures(outcomes)).measured} |"
+        f"| Share of failures for which the primary cause is right | {share(failures(outcomes)).measured} |"
     )
     lines.append(
-        "| share of failed runs without a labeled cause that Stallwatch reports as failures "
+        "| Share of failed runs without a labeled cause that Stallwatch reports as failures "
         f"| {share(whole).measured} |"
     )
-    lines.append(f"| share of benign cases with a false alarm | {quiet.measured} |")
-    lines.append(f"| share of healthy logs that Stallwatch reports as failures | {alarms.measured} |")
+    lines.append(f"| Share of benign cases with a false alarm | {quiet.measured} |")
+    lines.append(f"| Share of healthy logs that Stallwatch reports as failures | {alarms.measured} |")
     lines += ["", *reliability(claims(outcomes))]
-    lines += ["", "| family | precision | recall |", "|---|---|---|"]
+    lines += ["", "| Family | Precision | Recall |", "|---|---|---|"]
     lines += [
         f"| {item.family} | {item.precision} | {item.recall} |" for item in by_family(outcomes, families)
     ]
@@ -117,7 +117,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
     if wrong:
         lines += [
             "",
-            "| expected rule or verdict | reported rule or verdict | number of cases |",
+            "| Expected rule or verdict | Reported rule or verdict | Number of cases |",
             "|---|---|---|",
         ]
         lines += [f"| {label} | {said} | {count} |" for label, said, count in wrong]
@@ -126,7 +126,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
 
 def reliability(claimed: list[Claim]) -> list[str]:
     """Return a table that shows how often the named causes are right, for each range of confidence."""
-    lines = ["| range of the confidence | average confidence | right causes |", "|---|---|---|"]
+    lines = ["| Range of the confidence | Average confidence | Right causes |", "|---|---|---|"]
     for bucket in calibration(claimed):
         mean = f"{bucket.mean:.2f}" if bucket.score.all else ""
         lines.append(f"| {bucket.low:.1f}–{min(bucket.high, 1):.1f} | {mean} | {bucket.score.measured} |")
@@ -142,11 +142,11 @@ def calibrated(claimed: list[Claim]) -> list[str]:
         "hash of its name. We choose the confidence levels on the development half, and evaluate them on",
         "the frozen half.",
         "",
-        "| half | number of named causes | right causes at a confidence of 0.9 or more "
-        "| expected calibration error |",
+        "| Half | Number of named causes | Right causes at a confidence of 0.9 or more "
+        "| Expected calibration error |",
         "|---|---|---|---|",
     ]
-    for name, frozen in (("development", False), ("frozen", True)):
+    for name, frozen in (("Development", False), ("Frozen", True)):
         half = [item for item in claimed if item.frozen is frozen]
         sure = [item for item in half if item.confidence >= 0.9]
         right = Share(sum(item.right for item in sure), len(sure))
@@ -166,7 +166,7 @@ def levels(claimed: list[Claim]) -> list[str]:
 
     The table uses only the development half, on which the confidences are calibrated.
     """
-    lines = ["| confidence | right, development half |", "|---|---|"]
+    lines = ["| Confidence | Right, development half |", "|---|---|"]
     half = [item for item in claimed if not item.frozen]
     for level in sorted({item.confidence for item in half}, reverse=True):
         these = [item for item in half if item.confidence == level]

@@ -79,7 +79,7 @@ class Share:
     all: int
 
     def __str__(self) -> str:
-        return f"{self.right}/{self.all} ({self.right / self.all:.1%})" if self.all else "no cases"
+        return f"{self.right}/{self.all} ({self.right / self.all:.1%})" if self.all else "No cases"
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -95,7 +95,7 @@ class Share:
     def measured(self) -> str:
         """The share with its interval, as text."""
         if not self.all:
-            return "no cases"
+            return "No cases"
         low, high = self.interval
         return f"{self.right}/{self.all} = {self.right / self.all:.1%} [{low:.1%}, {high:.1%}]"
 

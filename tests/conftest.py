@@ -170,7 +170,7 @@ def _isolate(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
 
 @pytest.fixture
 def switch() -> Iterator[Switch]:
-    """Yield a dead-man's switch."""
+    """Yield a dead man's switch."""
     from deadmanswitch import Switch  # in the folder `machine`
 
     made = Switch()

@@ -25,7 +25,7 @@ _SILENT_SECONDS = 30.0  # seconds after its last check until an agent counts as 
 
 
 class Deadman:
-    """A dead-man's switch that pings `url` every `seconds` seconds while `blind` returns "".
+    """A dead man's switch that pings `url` every `seconds` seconds while `blind` returns "".
 
     The pinging thread calls `blind`, which returns the reason why monitoring does not work, or "" if it
     works. The thread passes each new problem to `report` once, without the secret in the URL.
@@ -72,7 +72,7 @@ class Deadman:
         except Exception as error:  # an exception in `blind` counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
-            self._warn(f"no ping is sent to the dead-man's switch: {wrong}")
+            self._warn(f"no ping is sent to the dead man's switch: {wrong}")
         else:
             self._signal("ok")
 
@@ -81,7 +81,7 @@ class Deadman:
             self._ping(self._url, signal)
         except Exception as error:
             reason = hide_secrets(str(error), self._url)
-            self._warn(f"the dead-man's switch at {mask_url(self._url)} cannot be reached: {reason}")
+            self._warn(f"the dead man's switch at {mask_url(self._url)} cannot be reached: {reason}")
         else:
             self._reported = ""
 
@@ -103,7 +103,7 @@ def ping_healthchecks(url: str, signal: Signal) -> None:
 
 
 class DeadmanSink:
-    """A dead-man's switch that sends pings as long as an agent calls ``alive`` about once a second."""
+    """A dead man's switch that sends pings as long as an agent calls ``alive`` about once a second."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class AlertSettings:
     keep_days: int = 90  #: days after which resolved incidents and messages are deleted
     dashboard_url: str = ""  #: address of the dashboard, for links to the pages of runs and rules
     docs_url: str = ""  #: address of the documentation site, for links to rules if there is no dashboard
-    deadman_url: str = ""  #: address of a dead-man's switch, which is pinged while monitoring works; a secret
+    deadman_url: str = ""  #: address of a dead man's switch, which is pinged while monitoring works; a secret
     deadman_seconds: float = 60.0  #: interval between pings, in seconds
 
     @property

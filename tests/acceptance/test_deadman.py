@@ -1,4 +1,4 @@
-"""The relay pings a dead-man's switch until Prometheus is gone."""
+"""The relay pings a dead man's switch until Prometheus is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 # Alertmanager drops an alert 4 × 10 s after its last arrival, and reports that at the next group interval.
 SILENT_AFTER = 4 * 10 + 30 + 60
-BLIND = "no ping is sent to the dead-man's switch: the alert StallwatchWatchdog is not firing"
+BLIND = "no ping is sent to the dead man's switch: the alert StallwatchWatchdog is not firing"
 
 
 def play(stack: Any, script: Any) -> tuple[int, int]:

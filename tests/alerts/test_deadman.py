@@ -40,7 +40,7 @@ def test_pings_stop_while_monitoring_is_blind(switch: Any) -> None:
     for _ in range(20):
         asked.acquire()
     assert len(switch.paths) == before
-    assert said == ["no ping is sent to the dead-man's switch: the database is gone"]
+    assert said == ["no ping is sent to the dead man's switch: the database is gone"]
     blind[0] = ""
     switch.wait_for(before + 1)
     deadman.close(None)

@@ -32,7 +32,7 @@ FAMILIES = {"cuda-oom": "memory", "nccl-collective-timeout": "collectives"}
 def test_failure_is_right_if_its_rule_is_primary() -> None:
     assert [item.right for item in (OOM, WRONG, MISSED)] == [True, False, False]
     assert str(share([OOM, WRONG, MISSED])) == "1/3 (33.3%)"
-    assert str(share([])) == "no cases"
+    assert str(share([])) == "No cases"
 
 
 def test_healthy_case_is_right_without_an_alarm() -> None:
@@ -94,5 +94,5 @@ def test_share_has_a_wilson_interval() -> None:
     assert Share(20, 20).interval[1] == 1.0
     assert round(Share(10, 10).interval[0], 4) == 0.7225
     assert round(Share(990, 1000).interval[0], 4) == 0.9817
-    assert Share(0, 0).interval == (0.0, 1.0) and Share(0, 0).measured == "no cases"
+    assert Share(0, 0).interval == (0.0, 1.0) and Share(0, 0).measured == "No cases"
     assert Share(1, 2).measured == "1/2 = 50.0% [9.5%, 90.5%]"

@@ -1,4 +1,4 @@
-"""`stallwatch run` pings the dead-man's switch at its start, while it watches, and at its end."""
+"""`stallwatch run` pings the dead man's switch at its start, while it watches, and at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead-man's switch over real HTTP, for the tests of agents, relay and acceptance."""
+"""A dead man's switch over real HTTP, for the tests of agents, relay and acceptance."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 
 class Server:
-    """A client for a server with a base address, which can contain a user name and a password."""
+    """A client for a server with a base address, which can contain a username and a password."""
 
     def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")

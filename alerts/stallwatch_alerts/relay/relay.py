@@ -1,4 +1,4 @@
-"""Receive Alertmanager's notifications, store and send their messages, and ping a dead-man's switch."""
+"""Receive notifications from Alertmanager, store and send the messages, and ping a dead man's switch."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while a checkpoint is loaded, and a
     configuration otherwise. A page names the matching code in ``said_by``. The check applies only if the log
-    shows the exception's stack frames. If a script does all its work in ``main``, the line of code in the
-    innermost frame decides (``load_state_dict(…)``).
+    shows the exception's stack frames. If a script does all its work in ``main``, the check uses the line of
+    code in the innermost frame, such as ``load_state_dict(…)``.
     """
     kept = (
         _without_foreign_streams(finding, streams) if finding.page.said_by and finding.hits else finding

@@ -235,7 +235,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        # Python ignores a destructor's exception, and the message about the destructor might be truncated
+        # Python ignores exceptions in destructors, and the message about the destructor might be truncated.
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
@@ -250,8 +250,8 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file is either code that the program executed, such as the answer of a model, or the
-        # program itself (python -c). Only the following lines show which of the two it is.
+        # Code without a file is either code that the program executed, such as the output of a model, or the
+        # program itself (python -c). Only the lines that follow show which case applies.
         return "snippet"
     return "failure"
 

@@ -65,7 +65,7 @@ QUOTES_INNER = lazy(
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
-    # Python's logging module prints the stack of its caller below the error
+    # Python's logging module prints the stack of its caller after the error.
     r"|--- Logging error ---|Call stack:$)"
     r"|\ban error occurred during closing of asynchronous generator\b"
 )

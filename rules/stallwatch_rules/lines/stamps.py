@@ -162,7 +162,7 @@ def may_have_time_key(text: str) -> bool:
 
 @lru_cache(maxsize=1)  # the time and the time zone of a line are read one after the other
 def _keyed(text: str) -> re.Match[str] | None:
-    """Return the first time under a key of the outermost object."""
+    """Return the match for the first time that is stored under a key of the outermost object."""
     found = _KEYED.search(text) if may_have_time_key(text) else None
     while found is not None:
         at = found.start() + 1

@@ -89,9 +89,9 @@ def _stacks(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
 
 def _table(attempt: Attempt, results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
     yield (
-        "| DeepSpeed | TRL | log | probe | diagnosis |"
+        "| DeepSpeed | TRL | Log | Probe | Diagnosis |"
         if attempt.trainer
-        else "| DeepSpeed | log | probe | diagnosis |"
+        else "| DeepSpeed | Log | Probe | Diagnosis |"
     )
     yield "|---|---|---|---|---|" if attempt.trainer else "|---|---|---|---|"
     for stack in STACKS:
@@ -99,6 +99,7 @@ def _table(attempt: Attempt, results: Mapping[tuple[str, str], Seen]) -> Iterato
             versions = [stack.deepspeed, stack.trl] if attempt.trainer else [stack.deepspeed]
             seen = results.get((stack.name, attempt.name))
             cells = ["not run", "", ""] if seen is None else [_log(seen), _probe(seen), _diagnosis(seen)]
+            cells = [cell[:1].upper() + cell[1:] for cell in cells]
             yield f"| {' | '.join([*versions, *cells])} |"
 
 

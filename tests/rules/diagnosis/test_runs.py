@@ -34,7 +34,10 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("files", "sign"),
     [
-        ({"slurm-12345.out": steps(1, 20), "slurm-12346.out": steps(1, 20)}, "different jobs (12345 and 12346)"),
+        (
+            {"slurm-12345.out": steps(1, 20), "slurm-12346.out": steps(1, 20)},
+            "different jobs (12345 and 12346)",
+        ),
         ({"a.log": steps(1, 20, 100), "b.log": steps(1, 20, 500)}, "100 and 500 total steps"),
         ({"a.log": steps(1, 20), "b.log": steps(1, 20, hour=11)}, "consecutive runs"),
         ({"b.log": steps(1, 20), "a.log": steps(5, 20, hour=7)}, "consecutive runs"),
