@@ -225,8 +225,8 @@ def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, m
         (OOM.format(tried="2.00 GiB").replace("CUDA", "HIP"), "batch size", "PYTORCH_CUDA_ALLOC|nvidia-smi"),
         (
             "ConnectionError: ('Connection aborted.', RemoteDisconnected('x'))\nvllm_client",
-            "server's log at the time",
-            "^Read the server's log first",
+            "server log at the time",
+            "^Read the server log first",
         ),
         (
             "ModuleNotFoundError: No module named 'transformers.deepspeed'",
