@@ -22,7 +22,8 @@ HOST_MISSING = "host-missing"  #: rule name (without a page) for hosts of a run 
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: Severities. Higher numbers are worse.
+#: Rank of each severity. The worst severity has the highest rank.
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so nothing can resolve the incident anymore.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
@@ -222,7 +223,8 @@ In a run across several hosts, a sink receives the incidents of the agent that m
 * ``release(id)`` is called when another agent takes over the escalation of the incident.
 * ``escalates(id)`` returns whether this agent has planned the escalation of the incident.
 * ``has_sent(id)`` returns whether all due messages about the incident were delivered.
-* ``is_shared`` is true if all agents write to the same place, so that no agent repeats another's report.
+* ``is_shared`` is true if all agents write to the same place, so that no agent repeats the report of
+  another agent.
 """
 
 

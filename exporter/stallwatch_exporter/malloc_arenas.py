@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-_M_ARENA_MAX = -8  # value from glibc's malloc/malloc.h
+_M_ARENA_MAX = -8  # value from malloc/malloc.h in glibc
 _NEEDED_MB = 128  # Two heaps of 64 MB. In a measurement, ``stallwatch run`` worked with 117 MB.
 
 

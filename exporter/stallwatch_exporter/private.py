@@ -1,4 +1,4 @@
-"""Restrict Stallwatch's files to the accounts that have access to the state folder.
+"""Restrict the files of Stallwatch to the accounts that have access to the state folder.
 
 The umask sets the mode of all new files, including files that libraries create (such as DuckDB's ``.wal`` or
 SQLite's journals). Programs that Stallwatch starts for the user, such as the training script, still get the
@@ -59,7 +59,7 @@ def keep_private(home: Path) -> None:
         before = os.umask(closed)
         os.umask(before | closed)  # permissions are never wider than the user's umask allows
         _usual = before if _usual < 0 else _usual
-        # Also restrict files of earlier versions, and subfolders, whose mode protects the files inside.
+        # Also restrict files from earlier versions, and subfolders, whose mode protects the files inside.
         for path in home.iterdir():
             with contextlib.suppress(OSError):  # skip files and folders of other accounts
                 mode = path.lstat().st_mode

@@ -177,7 +177,7 @@ class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
     host: str = "127.0.0.1"  #: address on which /metrics listens
-    port: int = 19400  #: first port to try; 0 lets the system choose
+    port: int = 19400  #: first port to try; 0 for a port that the system chooses
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search because other programs use them
     linger_seconds: float = 30.0  #: maximum seconds to serve /metrics after the command, for the last scrape

@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    A file cannot be checked if it has one of torch's extensions but is in another program's format.
+    A file cannot be checked if it has an extension that torch uses, but the format of another program.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -200,7 +200,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
     """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
     The number of data ranks is the world size that the checkpoint records, or the highest data rank in the
-    file names plus one if that number is larger.
+    file names plus one, whichever is larger.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

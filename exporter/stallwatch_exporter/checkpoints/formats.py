@@ -9,8 +9,8 @@ naming the invalid tensor.
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
 storage is a persistent ID ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
-``_tensor.py``). In the pickle's opcodes, the offset (an integer) follows ``BINPERSID``. The integers and the
-tuple of the size follow the offset.
+``_tensor.py``). In the opcodes of the pickle, the offset (an integer) follows ``BINPERSID``. The integers and
+the tuple of the size follow the offset.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BITS = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
-_MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
+_MOST_DIMENSIONS = 64  # maximum number of dimensions that torch operators support
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # first bytes of a pickle by protocol
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: "storage", device, and key
@@ -182,8 +182,8 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
     If `partitioned` is true, the file is one rank's part of a ZeRO-3 checkpoint. In such a file, parameters
-    are empty by design. Before version 1.6, torch wrote a bare pickle. Only the beginning of such a pickle
-    is checked.
+    are empty by design. Versions of torch earlier than 1.6 wrote a bare pickle. Only the beginning of such a
+    pickle is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):

@@ -67,7 +67,8 @@ class AbsentHosts:
         self._ranks |= {host: ranks_in(ranks[host]) for host in self._gone.keys() & ranks.keys()}
         taken = {rank for agent in up for rank in agent.ranks}
         reporting = {agent.host for agent in up}
-        reporting |= {host for host, each in self._ranks.items() if not taken.isdisjoint(each)}  # replaced
+        # If other hosts now have the ranks of a host, they replaced the host, which then is not gone.
+        reporting |= {host for host, each in self._ranks.items() if not taken.isdisjoint(each)}
         self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
         self._ranks = {host: each for host, each in self._ranks.items() if host in self._gone}
         if all(agent.report.ending is not None for agent in up):

@@ -8,7 +8,7 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """Raised if the receiver rejects all reports of the agent (wrong secret or different version)."""
+    """Raised if the receiver rejects the agent because of a wrong secret or a different version."""
 
 
 class Backing(Protocol):

@@ -199,8 +199,9 @@ class HttpBacking:
     def _learn(self, listed: Sequence[Member]) -> None:
         """Record the agents that can merge the run's reports, according to the coordinator.
 
-        A new coordinator lists only the hosts that have posted to it. This agent remembers the other hosts
-        too. Otherwise, it would forget a host that takes precedence, and merge a part of the run itself.
+        A new coordinator lists only the hosts that have posted to it. This agent also remembers the other
+        hosts. Otherwise, this agent would forget a host that takes precedence, and would merge a part of the
+        run itself.
         """
         now, known, new = self._clock(), self._known(), {member.host_id: member for member in listed}
         self._missing = {id: self._missing.get(id, now) for id in known.keys() - new.keys()}

@@ -42,12 +42,12 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-# An agent that is silent for this long counts as lost. Its open incidents close if the run continues.
+# Seconds of silence after which an agent counts as lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
-# If this process was suspended for this long, another agent has taken over merging the reports, and this
-# agent's data is out of date.
+# Seconds of suspension after which another agent merges the reports, so that the data of this agent is out of
+# date.
 _ABSENT_SECONDS = 15.0
-# An agent that is silent for this long is removed, and its open incidents close in any case.
+# Seconds of silence after which an agent is removed. Its open incidents close in any case.
 _FORGET_SECONDS = 900.0
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
@@ -231,7 +231,7 @@ class Coordinator:
     def _present(self) -> float:
         """Return the current time, and clear the state if this process was suspended for a while.
 
-        During the suspension, another agent has merged the reports of the run.
+        During the suspension, another agent merges the reports of the run.
         """
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:

@@ -15,7 +15,7 @@ from stallwatch_exporter.runs.naming import redacted_command
 from stallwatch_exporter.settings import JoinSettings
 from stallwatch_rules.text.lazy import lazy
 
-#: User script for DeepSpeed's option ``--module``. It starts an agent and then the real script.
+#: User script for the DeepSpeed option ``--module``. It starts an agent and then the real script.
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
@@ -24,7 +24,7 @@ _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
 # Words that can precede a launcher in a command.
 _BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")
-# DeepSpeed's options that take no value.
+# DeepSpeed options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
 _FLAGS |= {"elastic_training", "bind_cores_to_rank"}
 
@@ -98,7 +98,7 @@ class _Start(NamedTuple):
     def with_agent(self, before: Sequence[str], at: int) -> str:
         """Return the command with an agent before the program at index `at`.
 
-        If no program is found, return advice instead.
+        If no program is found, return advice instead of a command.
         """
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
@@ -138,10 +138,10 @@ def _mpirun(start: _Start) -> str | None:
 
 
 def _deepspeed(start: _Start) -> str | None:
-    """Return the command for DeepSpeed, which then starts Stallwatch's module on each host.
+    """Return the command for DeepSpeed, which then starts the Stallwatch module on each host.
 
     DeepSpeed exports only variables with certain prefixes (DeepSpeed 0.19.8, launcher/runner.py,
-    EXPORT_ENVS), so Stallwatch's variables must be in ``.deepspeed_env``.
+    EXPORT_ENVS), so the variables of Stallwatch must be in ``.deepspeed_env``.
     """
     at = _script_of_deepspeed(start.rest)
     before, script = start.rest[:at], list(start.rest[at:])
@@ -177,7 +177,7 @@ def _program(words: Sequence[str]) -> int:
 
 
 def _script_of_deepspeed(words: Sequence[str]) -> int:
-    """Return the index of the first word after DeepSpeed's own options."""
+    """Return the index of the first word after the options of DeepSpeed itself."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         option = words[index].lstrip("-")

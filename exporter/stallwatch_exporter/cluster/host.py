@@ -22,7 +22,7 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # Maximum length of a socket's path, in bytes. sockaddr_un on macOS has room for 104.
+_PATH = 100  # Maximum length of a socket's path, in bytes. On macOS, sockaddr_un has room for 104 bytes.
 
 
 def host_id(hostname: str) -> str:

@@ -1,7 +1,7 @@
 """Identify an agent's run from the scheduler, the launcher, and the ranks.
 
 Some of the variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05. The other
-variables were recorded in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
+variables were recorded in programs that ran under ``srun``, ``sbatch``, or the ``mpirun`` of Open MPI 4.1.4
 (tests/exporter/cluster/environments).
 """
 
@@ -27,7 +27,7 @@ _LONGEST_JOB = 60
 _LONGEST_NAME = LONGEST - 12  # leaves 12 characters for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
 # Pods of a PyTorchJob have names such as <job>-master-0 and <job>-worker-3. Pods of a JobSet, including the
-# JobSets of Kubeflow's trainer, have names such as <set>-<job>-0-0 in the domain <set>.
+# JobSets of Kubeflow Trainer, have names such as <set>-<job>-0-0 in the domain <set>.
 _POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
 _OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
 _TCP = lazy(r"tcp6?://([^;:]+):\d+")  # example from Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
@@ -95,9 +95,9 @@ def identify(
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
     """Return the identity of a run, completed from the environment of a rank.
 
-    An identity that is not provisional is returned unchanged. torchrun sets all variables that this
-    function uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script
-    starts torchrun. With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
+    uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts
+    torchrun. With the rendezvous of torchrun itself, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -271,7 +271,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 def _jobset(facts: _Facts, host: str) -> str:
     """Return the JobSet of a pod from a variable that the user can set or from the name of the first pod.
 
-    The controller itself sets only ``JOB_COMPLETION_INDEX``, the number of the pod.
+    The controller itself sets only ``JOB_COMPLETION_INDEX``, the index of the pod.
     """
     given = facts.get("JOBSET_NAME", "METAFLOW_KUBERNETES_JOBSET_NAME")
     of = _OF_JOBSET.fullmatch(host) if facts.get("JOB_COMPLETION_INDEX") else None
@@ -284,7 +284,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
     """Return the launcher's options in the command, or an empty mapping if the launcher uses ssh.
 
-    Without ``--no_ssh``, DeepSpeed's launcher uses ssh, and its run has a single agent.
+    Without ``--no_ssh``, the DeepSpeed launcher uses ssh, and the run has a single agent.
     """
     words = iter(command)
     for word in words:

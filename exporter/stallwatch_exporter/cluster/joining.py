@@ -23,8 +23,8 @@ from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-#: Function that opens a transport other than HTTP, such as PostgreSQL. The transport calls `Merges.step`
-#: itself while it merges.
+#: Function that opens a transport other than HTTP, such as PostgreSQL. While this agent merges the reports,
+#: such a transport itself calls `Merges.step`.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
 _ENGINE_SECONDS = 8.0  # seconds without a response after which the merging agent counts as lost
 

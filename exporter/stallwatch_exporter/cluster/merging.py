@@ -287,13 +287,13 @@ class RunEpisodes(Episodes):
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
-        """Set the stacks of all hosts' ranks and the blamed rank and host.
+        """Set the stacks of the ranks on all hosts, the blamed rank, and the blamed host.
 
-        The reported location is kept in these cases:
+        The reported location is kept in the following cases:
 
         * The stall is over.
-        * The later snapshots are less certain. A host that has lost its connection soon seems silent, and
-          after a while, the hanging ranks end.
+        * The later snapshots are less certain than the reported location. A host that has lost its connection
+          soon seems silent, and after a while, the hanging ranks end.
         * A silent host posts again while its ranks, possibly together with other ranks, wait in a
           collective. In this case, the connections between the ranks are broken.
         * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
@@ -323,7 +323,7 @@ class RunEpisodes(Episodes):
             self._find_folder(folded, episode)
 
     def _find_folder(self, folded: Incident, episode: Episode) -> None:
-        """Set the folder on the blamed host. If this host sent no incident, keep the other host's folder."""
+        """Set the folder on the blamed host. If this host sent no incident, keep the known folder."""
         for trouble in episode.troubles.values():
             if trouble.folder and (trouble.folder_host or trouble.host) == folded.host:
                 folded.folder, folded.folder_host = trouble.folder, folded.host
@@ -362,7 +362,7 @@ def _keep_place(folded: Incident, episode: Episode) -> None:
 def _lengthen(folded: Incident, episode: Episode) -> None:
     """Set the beginning of the stall to the earliest beginning that any agent reported for it.
 
-    An agent that was stopped, or that started during the stall, reports a later beginning.
+    An agent that was stopped, or that started during the stall, reports a beginning that is too late.
     """
     since = folded.stalled_since
     if since is None:
@@ -429,7 +429,8 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
 def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
     """Return whether silent hosts are blamed now, and no host of a previously blamed rank is in `now`.
 
-    A coordinator sees this if its hosts switch to another coordinator, for example after a network partition.
+    This occurs if the hosts of a coordinator switch to another coordinator, for example after a network
+    partition.
     """
     if before.why == "unreachable" or now.why != "unreachable" or not before.odd:
         return False

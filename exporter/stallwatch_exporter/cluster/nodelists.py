@@ -1,4 +1,4 @@
-"""Expand Slurm's compressed lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
+"""Expand compressed lists of hosts from Slurm, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stallwatch_rules.text.lazy import lazy
 
-MOST_HOSTS = 65_536  #: Maximum number of hosts in a list. Even a short text could describe far more hosts.
+MOST_HOSTS = 65_536  #: Maximum number of hosts in a list. Even a short text could describe millions of hosts.
 _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")

@@ -104,7 +104,7 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the total duration of a ``with`` block, and raise `TimeoutError` after this many seconds.
+        """Raise `TimeoutError` if a ``with`` block takes more than `seconds` seconds in total.
 
         The timeout of a socket is not enough, because it applies only to the wait for the next byte. Any
         error closes the connection.

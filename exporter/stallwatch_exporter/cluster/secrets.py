@@ -18,7 +18,7 @@ HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the st
 _OTHERS = 0o077
 # Length of a secret in a file.
 _LENGTH = 64
-# If no agent has used a secret file for this time, its run is considered ended.
+# Seconds without use of a secret file after which its run is considered ended.
 _KEPT_SECONDS = 7 * 86400.0
 # Seconds to wait for another agent's secret. NFS can take a minute to show a new file to other hosts
 # (acdirmax, nfs(5)).

@@ -1,14 +1,14 @@
 """Serve posts from agents on this host over a Unix socket, and signed posts from agents on other hosts.
 
-| request | answer |
+| Request | Answer |
 |---|---|
 | POST /cluster/v2/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
 | GET /cluster/v2/hello | 200: `Hello`, which names the agent that listens on this port |
 
-Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 different run, 413 too
-large, 421 meant for a different agent, 426 different version. Requests without proof are rejected before
-their body is read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a
-valid proof.
+The error statuses are 400 for a malformed request, 401 for a request without proof that the agent belongs to
+the run, 404 for a different run, 413 for a request that is too large, 421 for a request to a different agent,
+and 426 for a different version. Requests without proof are rejected before their body is read. ``Host`` and
+``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
 """
 
 from __future__ import annotations

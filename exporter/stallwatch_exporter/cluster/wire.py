@@ -21,7 +21,7 @@ from stallwatch_rules.stacks.records import StallStacks
 VERSION = 2
 MOST_BYTES = 1 << 20  #: maximum size of a post or a reply before compression, in bytes
 MOST_RANKS = 4096  #: maximum number of ranks on one host
-MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
+MOST_REPORTS = 256  #: maximum number of reports in one post, one for each agent of a host
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
 QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: number of beats without a post after which a host counts as silent
@@ -66,7 +66,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     number: int  #: number of this report, which increases with each report
     age: float = 0.0  #: Seconds for which the report was delayed. The other ages include this delay.
     started_age: float = 0.0
-    clock: float = 0.0  #: Unix seconds by the sender's clock, used only to estimate the clock's offset
+    clock: float = 0.0  #: Unix seconds on the sender's clock, used only to estimate the clock's offset
     expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
     ranks: str = ""  #: folded ranks on this host, such as ``8-15``
     world: int = 0

@@ -1,8 +1,8 @@
 """Diagnose several jobs one after another if the user passed their logs together.
 
-Only one job gets a full report: the newest job in trouble or, if no job is in trouble, the newest job with
-training output. For every other job, only a summary is kept, so memory use hardly grows with the number of
-jobs.
+Only one job gets a full report: the newest job with a problem or, if no job has a problem, the newest job
+with training output. For every other job, only a summary is kept, so memory use hardly grows with the number
+of jobs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JobsResult:
 
 
 class NoSuchJob(ValueError):
-    """Raised if the files belong to no job with this name."""
+    """Raised if the files belong to no job with the requested name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])

@@ -50,7 +50,8 @@ _LOST_BEFORE_SECONDS = 35.0
 _OVERDUE_SECONDS = 60.0  # maximum age of an agent's record; agents write their records every 5 s
 #: Notes that are superfluous if the lost host is the cause.
 _ABOUT_LOST = ("diagnosis.absent-ranks", "diagnosis.hosts-unheard", "diagnosis.first-host")
-_BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
+# Signals that other processes send: SIGTERM by a launcher, and SIGABRT by the NCCL watchdog.
+_BY_PEERS = (-15, -6)
 
 
 class Recorded(NamedTuple):
@@ -210,7 +211,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
     started_at = first.info.started_at if first.info is not None else -math.inf
     if ending is not None and ending.failed is False:
         absences = []
-    absences = [each for each in absences if each.updated_at >= started_at]  # of this start
+    absences = [each for each in absences if each.updated_at >= started_at]  # exclude earlier starts
     elsewhere = [each for each in others if each.outlasted and each.host and each.host not in hosts]
     causes = [
         incident
@@ -463,7 +464,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    # A reason that differs from the rule page's text is about this run. Version 0.1 stored plain text.
+    # A reason that differs from the text of the rule page concerns this run. Version 0.1 stored plain text.
     why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
@@ -539,7 +540,7 @@ def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
-    """Remove the problems of hosts without readable logs if the outcome of the run is known anyway.
+    """Remove the problems of hosts without readable logs if the outcome of the run is known.
 
     The outcome is known from the logs of other hosts, or from the record of the run.
     """

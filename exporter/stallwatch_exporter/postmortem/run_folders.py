@@ -182,7 +182,7 @@ _SEARCHED = 64 * 1024  #: number of bytes searched for a rank, both at the start
 
 
 def _states_a_rank(file: LogFile) -> bool:
-    """Return whether lines of a file contain a rank, or whether this is unknown."""
+    """Return whether lines of a file contain a rank, or true if the file cannot be searched."""
     if not file.plain or not file.path:
         return True
     try:

@@ -26,7 +26,7 @@ MOST_THREADS = 64  #: maximum number of threads whose stacks are reported
 INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
 # NCCL has its own flight recorder and dump function. `_dump_fr_trace_json` reads the recorder of gloo, even
-# in a torch version that provides both functions (2.8).
+# in torch 2.8, which provides both functions.
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
@@ -92,7 +92,7 @@ def stacks() -> dict[str, Any]:
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
                 thread["tasks"] = tasks(frame)
-            except Exception:  # the code relies on asyncio's local variables, whose names can change
+            except Exception:  # the code relies on local variables of asyncio, whose names can change
                 pass
             found.append(thread)
         if ident == main:
@@ -122,7 +122,7 @@ def _frames(frame: FrameType | None) -> list[list[Any]]:
 def _place(frame: FrameType) -> list[Any]:
     """Return ``[file, line, function, module]``.
 
-    Since Python 3.11, the function's name includes its class.
+    In Python 3.11 and later, the function's name includes its class.
     """
     code = frame.f_code
     name = getattr(code, "co_qualname", code.co_name)
@@ -134,9 +134,9 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
     """Return the tasks of a thread's event loop, starting with the tasks that the program awaits.
 
     While all tasks wait, the thread's own stack shows only the event loop. To find the tasks, the function
-    reads local variables of asyncio by the names that Python 3.8 to 3.14 use (``asyncio/runners.py``
-    and ``base_events.py``): ``self._loop`` and ``task`` in ``Runner.run`` (since 3.11), ``loop`` in earlier
-    versions of ``run``, and ``future`` in ``run_until_complete``.
+    reads local variables of asyncio by the names that Python 3.8 to 3.14 use (``asyncio/runners.py`` and
+    ``base_events.py``): ``self._loop`` and ``task`` in ``Runner.run`` (3.11 and later), ``loop`` in ``run``
+    (3.10 and earlier), and ``future`` in ``run_until_complete``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
@@ -251,7 +251,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
     recorded = 0
     for group in _groups():
         try:
-            # `group_desc` exists since torch 2.3.
+            # `group_desc` exists in torch 2.3 and later.
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
@@ -301,7 +301,7 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return counters and active entries of torch's flight recorder, or ``{}`` without torch.distributed.
+    """Return counters and active entries of the flight recorder, or ``{}`` without torch.distributed.
 
     Reading the recorder never waits for a device, because the recorder checks only whether events have passed
     (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). The recorder lists finished gloo collectives

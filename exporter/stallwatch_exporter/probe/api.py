@@ -69,7 +69,7 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        #: Whether the training calls ``step`` itself. If so, hooks count no steps.
+        #: Whether the training program calls ``step`` itself. If so, hooks count no steps.
         self.reported_by_user = False
         #: Whether losses are averages over many steps. If so, hooks sample single losses.
         self.averages_losses = False
@@ -98,8 +98,8 @@ class Probe:
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         # The list contains one item, which represents the turn. A caller takes the item without waiting. If
-        # the item is already taken, the call is only counted. Taking the item is as atomic as a lock, and
-        # faster.
+        # the item is already taken, the call is only counted. Taking the item is atomic, and faster than
+        # acquiring a lock.
         self._turn = [True]
 
     def clock(self) -> float:

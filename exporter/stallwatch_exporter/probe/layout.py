@@ -6,7 +6,7 @@ field. If a reported value is itself NaN or infinite, such as a diverged loss, t
 updates the counter of records in the header. Therefore, a record with a number greater than the counter is
 not complete.
 
-The draft is the record that is currently being filled. It is part of the header page. The probe stores every
+The draft is the record that is being filled. The draft is part of the header page. The probe stores every
 count and every step in the draft immediately. Therefore, a reader sees them before the record is complete,
 and even after a rank is killed. The time of the draft is the time of the last step.
 """
@@ -25,7 +25,7 @@ LATEST = 250e9  #: greatest valid Unix time, before the last year that ``datetim
 CAPACITY = 4096  #: Number of records. At one poll per second, no record is lost below 4,096 steps per second.
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
-COUNTERS_AT = 128  #: Offset of four native unsigned 64-bit integers. Each is stored in one operation.
+COUNTERS_AT = 128  #: Offset of four native unsigned 64-bit integers, each stored in one operation.
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256

@@ -1,9 +1,9 @@
 """Answer queries of the agent in a Python program that might not be a rank.
 
-A rank waits for queries in a thread. In other programs, a thread would have side effects. For example,
-since Python 3.12, ``os.fork`` warns if another thread exists. Therefore, this module only registers
-``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process turns out to be
-a rank, it keeps this registration.
+A rank waits for queries in a thread. In other programs, a thread would have side effects. For example, in
+Python 3.12 and later, ``os.fork`` warns if another thread exists. Therefore, this module only registers
+``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process turns out to be a
+rank, it keeps this registration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ TYPE_CHECKING = False  # importing `typing` takes longer than importing this mod
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell might run between agent and program
+#: Maximum number of ancestors to check. For example, a shell might run between the agent and the program.
+_MOST_ABOVE = 4
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -24,7 +25,7 @@ def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> Non
     `folder` is the folder of the rings. The function imports few modules before its checks because every
     Python process runs the checks.
     """
-    words = getattr(sys, "orig_argv", ())  # the command line; not available before Python 3.10
+    words = getattr(sys, "orig_argv", ())  # the command line; available in Python 3.10 and later
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(words) or not _is_near(folder):
         return
     import atexit

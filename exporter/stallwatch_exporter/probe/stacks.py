@@ -3,7 +3,7 @@
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
 agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
 the collectives comes last. Several agents can query at the same time because their numbers come from the
-monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
+monotonic clock. An answer contains the greatest number so far and is valid for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
 handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
 separate file.
@@ -16,7 +16,7 @@ checks that the handler still exists.
 from __future__ import annotations
 
 # If the command is a Python program, the program loads this module when it starts. Importing `json`,
-# `pathlib`, `signal`, and `typing` would take four times as long as loading the rest of the module.
+# `pathlib`, `signal`, and `typing` would take four times as long as loading this module without them.
 # `signal` only adds names to `_signal`.
 import _thread
 import faulthandler
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Suffixes of files next to ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
-#: faulthandler's file, and the number of the signal that makes faulthandler write.
+#: Suffixes of files next to ``<name>.ring``: the pipe for queries, the answer, the part of the answer about
+#: torch, the file of faulthandler, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: Maximum size of an answer. Longer answers are not written.

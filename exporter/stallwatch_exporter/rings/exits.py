@@ -23,7 +23,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
-MOST_WATCHED = 256  #: Maximum number of watched processes. Each needs a descriptor.
+MOST_WATCHED = 256  #: Maximum number of watched processes. Each process needs a descriptor.
 _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # fields: mask, control group, other numbers, and exit code

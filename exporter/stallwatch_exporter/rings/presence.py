@@ -16,8 +16,8 @@ _Fact = TypeVar("_Fact")
 #: relative to a boot time in whole seconds, which it adjusts when the clock is set (psutil 7.2.2,
 #: ``_pslinux.py``: ``create_time``, ``boot_time``). This adjustment accounts for one second. The other
 #: seconds allow for clocks that NTP corrects while the job starts. A process ID is reused only after all
-#: other IDs, which takes longer. Reporting a running rank as dead is worse than reporting a dead rank as
-#: running for a moment.
+#: other IDs, which takes longer than these seconds. Reporting a running rank as ended is worse than reporting
+#: an ended rank as running for a moment.
 SAME_PROCESS_SECONDS = 5.0
 
 

@@ -64,7 +64,8 @@ def _remove_orphans(parent: Path) -> None:
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
             continue
-        # The process ID of an agent in another container has no meaning here, so use only the folder's age.
+        # The process ID of an agent in another container has no meaning in this container, so use only the
+        # folder's age.
         is_local = rest.partition("-")[2] == _tag()
         if is_local and psutil.pid_exists(int(pid)):
             continue
@@ -173,7 +174,7 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        # IDs of the processes that ran at the last call. Processes of other namespaces never run here.
+        # IDs of the processes that ran at the last call. Processes of other namespaces are not included.
         self._alive: set[int] = set()
         self._exits = Exits()
 

@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: true if the bytes before these were dropped, or come from a different file
+    fresh: bool = False  #: true if the preceding bytes were dropped, or come from a different file
     stream: str = "stdout"
     rank: int | None = None  #: rank that printed all bytes of the source, if known
     lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
@@ -312,8 +312,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. During a hang, the buffer
-            # would hold back the most important lines.
+            # Turn off the output buffer of Python for pipes, which holds up to 8 KiB. During a hang, the
+            # buffer would hold back the most important lines.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -340,7 +340,7 @@ class Capture:
         return self._child.wait()
 
     def drain(self, grace: float = GRACE_SECONDS) -> None:
-        """Pass on the rest of the output after the command has ended."""
+        """Pass on the remaining output after the command has ended."""
         deadline = time.monotonic() + grace
         for pump in self._pumps:
             pump.finish(max(0.0, deadline - time.monotonic()))

@@ -38,7 +38,8 @@ from stallwatch_rules.report.phrases import exception_in_short
 
 _PATIENCE = 1.0  # seconds to wait for the ranks to end after the command
 _LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # initial interval between checks, and its duration in seconds
+# Initial seconds between two checks, and the seconds for which this interval applies.
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # maximum number of characters of an error message
 
@@ -201,7 +202,7 @@ class EndEvidence:
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))
-            read_reports()  # read after the check above, so that the last reports of ended ranks are complete
+            read_reports()  # read after the check, so that the last reports of ended ranks are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)

@@ -1,9 +1,9 @@
 """Keep passing on a command's output if the agent is killed, for example because of its memory use.
 
 A program ends with a broken pipe if its output has no reader. Therefore, a keeper process holds the
-same descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
-separate script and needs a few megabytes. Imports that only the agent needs are local because they would
-double the start time.
+same descriptors as the agent and sleeps. The keeper process wakes up if the agent ends without dismissing
+it. The keeper process runs as a separate script and needs a few megabytes. Imports that only the agent needs
+are local because they would double the start time.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def main(life: str, *pairs: str) -> None:
-    """Wait until the agent dismisses this process. If the agent dies instead, pass on the output."""
+    """Wait until the agent dismisses this process. If the agent is killed instead, pass on the output."""
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in pairs]
         _carry_on({int(source): int(target) for source, target in parts})

@@ -38,9 +38,9 @@ class SignalRelay:
     Enter the context before the command starts, so that no signal is lost.
 
     If the agent is in the terminal's foreground group, Ctrl-C reaches the command directly, and a second
-    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the
-    whole process group (``kill -- -PGID``) reaches the command twice because a signal does not show who
-    received it. Send such a signal only to the agent.
+    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the whole
+    process group (``kill -- -PGID``) reaches the command twice because a signal does not show who received
+    it. Therefore, send signals only to the agent.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end. A "\r" at the end of the data waits for more data.
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, in case of a crash
+UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, so that a crash loses little
 _CONTEXT = 1024  # maximum bytes of a line's previous text that are checked again with the next part
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first

@@ -27,8 +27,8 @@ def prune(
 ) -> list[str]:
     """Remove the runs that ended more than `keep_days` ago, and return the names of the removed runs.
 
-    If the remaining runs need more than `keep_gb`, also remove the runs that ended first, until the rest
-    fits.
+    If the remaining runs need more than `keep_gb`, also remove the runs that ended first, until the remaining
+    runs fit.
     """
     runs = sorted(_runs(home, now), key=lambda run: run.ended_at)
     total = sum(run.bytes for run in runs)

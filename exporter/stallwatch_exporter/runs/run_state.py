@@ -10,7 +10,7 @@ from typing import Literal
 from stallwatch_exporter.runs.runfolder import AgentInfo, State, agent_alive
 
 RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
-#: States by the kind of the recorded ending. For any other kind, the recorded state decides.
+#: States by the kind of the recorded ending. For any other kind, the recorded state applies.
 ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
     "finished": "finished",
     "interrupted": "interrupted",  # ended from outside, which is not a failure, regardless of the exit code
@@ -19,7 +19,7 @@ ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
 }
 #: The age in seconds at which a record of this host, or a scrape by this dashboard, is out of date.
 LATE_SECONDS = 10.0
-#: The same limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
+#: The corresponding limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
 #: Prometheus. It is longer than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
 #: Maximum seconds between two writes of ``agent.json`` by an agent (usually 5 s). If a log copy was

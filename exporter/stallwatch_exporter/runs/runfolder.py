@@ -46,7 +46,8 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, which has the same clock and NFS cache, but whose disk can hang.
+#: The corresponding limit for an agent on this host, which has the same clock and NFS cache. However, its
+#: disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
@@ -504,7 +505,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     now = time.time() if now is None else now
     if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
-    # A record of an older version has no namespace. For such a record, a matching process on this host is
+    # A record from an earlier version has no namespace. For such a record, a matching process on this host is
     # sufficient evidence.
     return here and not info.namespace and is_there(info.pid, up)
 
@@ -512,8 +513,9 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications that a killed agent might not have sent are sent again if its last record is less than a
-    day old, and so are the incidents that it left open, even if they changed earlier (see `Episodes`).
+    If the last record of a killed agent is less than a day old, the notifications that this agent might not
+    have sent are sent again. The incidents that this agent left open are also sent again, even if they
+    changed earlier (see `Episodes`).
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
@@ -522,7 +524,7 @@ def reported_until(info: AgentInfo, now: float) -> float:
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder can be reused.
 
-    If this container or host might have been restarted, the old agent might have been silent for only a
+    If this container or host might have been restarted, the previous agent might have been silent for only a
     short time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
     """
     known = fresh = read_info(folder)

@@ -66,7 +66,7 @@ def _rows_of(file: LogFile, chunks: Iterator[bytes], name: str) -> Iterator[list
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first complete lines, and an iterator over the rest of the file."""
+    """Return the first complete lines, and an iterator over the remaining bytes of the file."""
     head = b""
     for chunk in chunks:
         head += chunk

@@ -1,4 +1,4 @@
-"""Limit the number of connections to Stallwatch's HTTP servers, and the time to wait for each client.
+"""Limit the number of connections to the HTTP servers of Stallwatch, and the time to wait for each client.
 
 Each connection uses a thread and a file descriptor, but the agent also needs descriptors to watch the run.
 """
@@ -90,7 +90,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection. If there are too many connections, first end an idle one."""
+        """Start a thread for the connection. If there are too many, first end an idle connection."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -193,7 +193,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request. On a reused connection, its deadline is set when its first byte arrives."""
+        """Wait for a request. On a reused connection, the deadline is set when the first byte arrives."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)
@@ -215,7 +215,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body of the request. It is shorter than `length` if the connection ends too early."""
+        """Read the body of a request. The body is shorter than `length` if the connection ends too early."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body

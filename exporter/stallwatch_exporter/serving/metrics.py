@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-#: Maximum number of ranks with metrics. A log can contain any number of ranks, and each has a dozen series.
+#: Maximum number of ranks with metrics. A log can contain any number of ranks, and each rank has a dozen
+#: series.
 MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
@@ -123,7 +124,7 @@ class RunRegistry(CollectorRegistry):
 
 
 class RunMetrics:
-    """Metrics of one run. All methods are cheap and safe to call during a scrape."""
+    """Metrics of one run. All methods are fast, and safe to call during a scrape."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -183,7 +184,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count skipped steps: one for each reported overflow, or the total in DeepSpeed's step line."""
+        """Count skipped steps: one for each reported overflow, or the total in a step line of DeepSpeed."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -227,8 +228,8 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step. Steps that are repeated after a restart from a checkpoint count again.
 
-        If `counted` is true, the steps up to this step were already counted, but might have had other
-        numbers.
+        If `counted` is true, the steps up to this step were already counted, but might have had
+        different numbers.
         """
         if step is not None:
             before = self._steps_at

@@ -57,7 +57,7 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Wait up to `limit` seconds for the scrapers to read the current values. Return whether all did.
+        """Wait up to `limit` seconds for all scrapers to read the current values. Return whether they did.
 
         If no scraper has read any values before, return `False` immediately.
         """
@@ -203,8 +203,8 @@ class Gate:
 #: these hosts, so it must read the end of a run from /metrics.
 DASHBOARD_HEADER = "X-Stallwatch-Dashboard"
 # Headers of the scrapers that must read the end of the run. Prometheus 2 sends the first header with every
-# scrape (scrape/scrape.go). Programs that use or imitate its code also send it: vmagent, Grafana Alloy, and
-# the OpenTelemetry collector. Requests from people do not contain these headers.
+# scrape (scrape/scrape.go). Programs that use or imitate the code of Prometheus also send this header:
+# vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests from people do not contain these headers.
 _SCRAPERS = (
     "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS",
     f"HTTP_{DASHBOARD_HEADER.upper().replace('-', '_')}",

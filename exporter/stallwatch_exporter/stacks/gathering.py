@@ -18,7 +18,7 @@ from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Condition, RankAnswer
 
 ANSWER_SECONDS = 2.0  #: seconds to wait for the stacks from the probe's thread in each rank
-COLLECTIVES_SECONDS = 1.0  #: seconds to wait for the data of torch's flight recorder, after the stacks
+COLLECTIVES_SECONDS = 1.0  #: seconds to wait for the data of the flight recorder, after the stacks
 SIGNAL_SECONDS = 1.5  #: seconds to wait for the dump that faulthandler writes
 SPY_SECONDS = 10.0  #: seconds to wait for each py-spy process
 WORKERS_SECONDS = 1.5  #: seconds to wait for all workers of one rank's data loader together
@@ -91,7 +91,7 @@ def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
 
 
 def _take_recorder(rank: LocalRank, record: RankAnswer, query: str) -> bool:
-    """Record the content of torch's flight recorder, which arrives after the stacks."""
+    """Record the content of the flight recorder of torch, which arrives after the stacks."""
     answer = queries.answer(rank.ring, query, COLLECTIVES) if rank.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)

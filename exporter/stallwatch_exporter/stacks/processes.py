@@ -1,6 +1,6 @@
 """Read a process's state, waits, processor time, and children.
 
-The functions read files in Linux's ``/proc`` (proc(5)). If a file is unreadable, the result is a default,
+The functions read files in ``/proc`` on Linux (proc(5)). If a file is unreadable, the result is a default,
 such as ``None``.
 """
 
@@ -154,7 +154,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened. Querying a rank requires that many."""
+    """Raise `OSError` if fewer than `count` files can be opened. A query needs `count` files."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -40,7 +40,7 @@ def send(ring: Path, query: str) -> bool:
 
 
 def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return a part of the rank's answer to this or a later query, or ``None`` if there is no answer yet."""
+    """Return a part of the rank's answer to this query or a later query, or ``None`` if there is none yet."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -92,7 +92,7 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal if it will certainly reach faulthandler's handler. Return whether it was sent."""
+        """Send the signal if it certainly reaches the handler of faulthandler. Return whether it was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()

@@ -63,9 +63,9 @@ def tail_files(
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds. With `once`, read them once.
 
     With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise, the
-    existing content of the files counts as history. The agent learns the thresholds from it, and prints a
-    summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
-    second tail with the same `name` continues where the first tail stopped.
+    existing content of the files counts as history. The agent learns the thresholds from this history, and
+    prints a summary. The history opens an incident only if the run is stalled now and is watched until
+    Ctrl-C. A second ``stallwatch tail`` with the same `name` continues where the first command stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -112,7 +112,7 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files, shifted=not once)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # in these modes, the files might belong to an old run
+            if once or until_idle is not None:  # in these modes, the files might belong to an earlier run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
             elif line := outlook(agent):
                 notice(line)

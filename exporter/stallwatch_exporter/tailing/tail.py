@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: Maximum bytes that one poll reads. The next poll reads the rest.
+MOST_PER_POLL = 4 * 1024 * 1024  #: Maximum bytes that one poll reads. The next poll reads further bytes.
 _MARK = 64
 
 

@@ -428,7 +428,7 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, corrected by the agent's knowledge about its cause."""
+        """Return the command's ending, corrected by what the agent knows about the cause."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None, *, found: Diagnosis | None = None) -> Diagnosis:

@@ -36,12 +36,12 @@ GATHER_SECONDS = 2.0
 ENDING_SECONDS = 10.0
 _ENDING_AT_MOST = 30.0  # Maximum wait in seconds. Each further failure of a restarted rank prolongs the wait.
 #: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
-#: Several such losses in a row cause a warning earlier.
+#: Several such losses in a row cause a warning before this time is over.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
 class Pending:
-    """The first match of each rule, kept until the rule is due to be reported."""
+    """The first match of each rule, kept until the match is due to be reported."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, Match]] = {}
@@ -57,7 +57,7 @@ class Pending:
     def due_in(self, now: float, *, ending: bool) -> float:
         """Return the seconds until a match is due, or infinity if there is no match.
 
-        If `ending` is true, matches wait longer.
+        If `ending` is true, matches are due later, because the end of the run is expected.
         """
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
@@ -295,7 +295,7 @@ class Alarms:
             self.open_silence_incident(diagnosis, now)
             return
         self._pending.clear()
-        if ending.kind == "finished":  # a broken last checkpoint is worth reporting even after a good end
+        if ending.kind == "finished":  # a broken last checkpoint is worth reporting even if the run succeeded
             self.open_due_incidents(diagnosis, now, everything=True)
         self._warnings.clear()
         stalls = self._book.of_kind("stall")

@@ -32,7 +32,7 @@ SURE_SECONDS = 30.0  #: seconds between the first check and the check that confi
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
 FINISH_SECONDS = 2.5  #: seconds to wait at a run's end, first for a running check and then for the last check
 PATIENCE_SECONDS = 120.0  #: Seconds before a check is abandoned. Another thread then checks the due paths.
-_MOST_HUNG = 4  # Maximum number of checks that never return. Each blocks a thread.
+_MOST_HUNG = 4  # Maximum number of checks that never return. Each check blocks a thread.
 _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
@@ -165,7 +165,7 @@ class CheckpointWatch:
             raise error
 
     def _wait(self) -> None:
-        """Wait only for the newest check, because older checks have already exceeded their time limit."""
+        """Wait only for the newest check, because earlier checks have already exceeded their time limit."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 

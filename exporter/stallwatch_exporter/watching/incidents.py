@@ -152,7 +152,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Return the open incident of this kind and rule. Open one if there is none."""
+        """Return the open incident of this kind and rule. If there is none, open an incident."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]

@@ -31,7 +31,7 @@ _MEMORY_LONGEST = 40.0  # maximum seconds between two readings if the memory use
 _MEMORY_STEADY = 0.1  # maximum relative change of a memory use that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-SUSPENDED_SECONDS = 10.0  #: if a wait of one second takes this long, the process was suspended
+SUSPENDED_SECONDS = 10.0  #: minimum duration of a one-second wait that implies a suspended process
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
@@ -163,8 +163,8 @@ class LogReader:
     ) -> tuple[Agent, Ending, Diagnosis] | None:
         """Read the remaining output of the ended command and conclude the run. Return ``None`` on failure.
 
-        After `patience` seconds, only the end of the remaining output is analyzed, and the rest is copied.
-        The conclusion can then take `report` seconds.
+        After `patience` seconds, only the end of the remaining output is analyzed. The preceding output is
+        copied. The conclusion can then take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience

@@ -55,9 +55,9 @@ class RankExits:
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
-    without it, or if its process was never seen. After any rank has completed a step, only ranks with steps
-    are considered. The reason is that the pod of a launcher can have its own rank number (Kubeflow's
-    PyTorchJob). Such a launcher also waits for the other hosts when its ranks are gone.
+    without this rank, or if its process was never seen. After any rank has completed a step, only ranks with
+    steps are considered. The reason is that the pod of a launcher can have its own rank number (PyTorchJob of
+    Kubeflow). Such a launcher also waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:

@@ -176,7 +176,7 @@ def versions_in(event: Event) -> dict[str, str]:
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions will cause with the features in a ``trainer`` event."""
+    """Return matches for failures that these versions cause with the features in a ``trainer`` event."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
@@ -191,7 +191,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run. Call this after a run has failed."""
+    """Return matches for failures that these versions cause in any run, to call after a failure."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

@@ -19,8 +19,8 @@ from stallwatch_rules.records import Line, Phase, Sample
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
 _COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; snapshots also use "forwards"
-_LATE = 5.0  #: a step that is logged this many seconds after the ranks' last step counts something else
-_SILENT = 30.0  #: after this many seconds without reports, ranks might have lost their probes; use the log
+_LATE = 5.0  #: seconds after the ranks' last step; a step that is logged later counts something else
+_SILENT = 30.0  #: seconds without reports after which ranks might have lost their probes, so the log is used
 
 
 class _Rank:

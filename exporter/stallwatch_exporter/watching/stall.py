@@ -2,8 +2,8 @@
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
-(`suspicion`). Stack snapshots then decide how long the quiet period can last (`rule`). Otherwise, the
-thresholds alone decide, and allow more time for phases that logs omit.
+(`suspicion`). Stack snapshots then determine how long the quiet period can last (`rule`). Otherwise, only the
+thresholds apply, and they allow more time for phases that logs omit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Start the probe in each Python process of a command. ``stallwatch run`` adds this folder to ``PYTHONPATH``.
 
 The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
-``sitecustomize`` module that it hides. If the probe cannot start, the program runs as usual.
+``sitecustomize`` module that this module hides. If the probe cannot start, the program runs as usual.
 """
 
 

@@ -1,7 +1,7 @@
 """Count the batches that a torch ``DataLoader`` yields, and the epochs that it begins.
 
-A ``for`` loop looks up ``__next__`` in the iterator's class for each batch, just before it waits for the
-batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Nothing is counted in data workers, because they
+A ``for`` loop looks up ``__next__`` in the iterator's class for each batch, immediately before it waits for
+the batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Nothing is counted in data workers, because they
 yield no batches.
 """
 

@@ -1,4 +1,4 @@
-"""Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, and skipped steps.
+"""Observe the DeepSpeed engine: steps, loss, gradient norm, learning rate, loss scale, and skipped steps.
 
 All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that
 number increases by one. The loss is the argument of ``backward``. The probe reads the loss when
@@ -17,7 +17,7 @@ from .leader import Leader
 from .reports import before_backward, report_versions
 
 # DeepSpeed 0.14 to 0.16 calls the first of these methods and then the third. Version 0.17 calls the third
-# method from within the second. Newer versions can call the third method first.
+# method from within the second. Later versions can call the third method first.
 _CALLED_IN_BACKWARD = (
     "gradient_accumulation_steps",
     "_backward_prologue",
@@ -64,7 +64,7 @@ class EngineWatch:
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def counted(self, engine: Any, steps: int) -> None:
-        """Handle a new value of ``global_steps``, which is greater by one only after a step.
+        """Handle a new value of ``global_steps``, which increases by one only after a step.
 
         The value is 0 at first. After a checkpoint is loaded, it can be any number.
         """

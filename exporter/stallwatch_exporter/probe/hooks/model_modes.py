@@ -22,7 +22,7 @@ from .leader import optimizers
 from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
-# Maximum number of observed lookups for submodules. They take some milliseconds in total.
+# Maximum number of observed lookups for submodules. These lookups take some milliseconds in total.
 _MOST_WITHIN = 20_000
 _SWITCHES = INDEX["switches"]
 # Names of the arguments by method. A method that overrides one of these methods has the same arguments.

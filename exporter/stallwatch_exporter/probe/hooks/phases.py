@@ -1,8 +1,8 @@
 """Detect phases other than training: evaluation, saving, loading, sampling, weight sync, and compilation.
 
-A phase begins when code looks up one of the phase's functions (see ``imports.PHASES``), just before the call.
-It ends at the next sign of training: a batch (``training_step``), a backward pass, or a step. In addition,
-the mode of the model reveals evaluations by any trainer (see ``model_modes``).
+A phase begins when code looks up one of the phase's functions (see ``imports.PHASES``), immediately before
+the call. The phase ends at the next sign of training: a batch (``training_step``), a backward pass, or a
+step. In addition, the mode of the model reveals evaluations by any trainer (see ``model_modes``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which can take minutes in the middle of a run.
 
-    If compilations overlap, torch 2.4 and later report only the start of the first and the end of the last.
+    If compilations overlap, torch 2.4 and later report only the start of the first compilation and the end of
+    the last compilation.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -64,7 +65,7 @@ class PhaseTracker:
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
         """Return a callback that begins `phase` when `name` is called.
 
-        Before the first step, the callback only begins ``train`` or, if `always` is true, another phase.
+        Before the first step, the callback begins only ``train`` or, if `always` is true, another phase.
         """
 
         def notice(_: Any, frame: FrameType) -> None:

@@ -1,7 +1,7 @@
-"""When training begins or code requests the weights, warn that the weights will not be saved.
+"""When training begins or code requests the weights, warn if the weights cannot be saved.
 
 Without this warning, two faults would appear only at the first checkpoint, hours later. In the first case,
-the ``save_model`` method of a trainer replaces the engine with a bare model (TRL's PPO trainers, 0.11 to
+the ``save_model`` method of a trainer replaces the engine with a bare model (PPO trainers in TRL 0.11 to
 0.19). Then accelerate calls a method of the model that only an engine has. In the second case, ZeRO-3 is not
 configured to gather weights, so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is
 not shown.
@@ -86,7 +86,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of the failures that will occur when `trainer` saves."""
+    """Warn of the failures that occur if `trainer` saves."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return
@@ -103,7 +103,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """Return a trainer's engine. TRL's PPO trainers set ``deepspeed`` only after training has begun."""
+    """Return a trainer's engine. The PPO trainers of TRL set ``deepspeed`` only after training has begun."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):

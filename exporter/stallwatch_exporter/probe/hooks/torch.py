@@ -21,8 +21,8 @@ _MEMORY = {
     "allocation_retries": ("num_alloc_retries",),
     "out_of_memory": ("num_ooms",),
 }
-# Windows has neither `sysconf` nor `O_CLOEXEC`. There, the hook omits the values that it cannot read, but is
-# still installed.
+# Windows has neither `sysconf` nor `O_CLOEXEC`. On Windows, the hook is installed, but omits the values that
+# it cannot read.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # enough for seven numbers

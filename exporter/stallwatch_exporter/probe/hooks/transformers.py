@@ -2,8 +2,8 @@
 
 A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
 (transformers 4.40 to 5.23: ``trainer_callback.py``). The hook reads the arguments from the frame of the
-handler's function, which lasts only for the event. It does not read the trainer's frames, because until
-Python 3.12, ``f_locals`` leaves a copy of all local variables on the frame. The copy would keep these
+handler's function, which lasts only for the event. It does not read the trainer's frames, because in Python
+3.12 and earlier, ``f_locals`` leaves a copy of all local variables on the frame. The copy would keep these
 variables alive, even the predictions of a whole evaluation.
 """
 

@@ -1,4 +1,4 @@
-"""Report the Python warnings and the log records (level WARNING or above) that the program shows.
+"""Report the Python warnings and the log records (level WARNING or higher) that the program shows.
 
 The hook does not add a handler to any logger. If the root logger had a handler, ``logging.basicConfig`` would
 do nothing, and messages would disappear.

@@ -1,25 +1,25 @@
-"""Detect failures and slowdowns of DeepSpeed's ZeRO-3 that DeepSpeed reports too late or not at all.
+"""Detect failures and slowdowns of ZeRO-3 that DeepSpeed reports too late or not at all.
 
-**Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until
-0.15.3 (an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and
-the model trains without its dropout. When a backward pass begins, the hook searches the model for modules
-in evaluation mode. It searches at most once a second, and for at most a thousandth of the time. If it finds
-such modules, it checks whether the backward pass reaches them. A backward pass never reaches a teacher
-model that runs without gradients.
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed 0.15.3 and earlier
+reject such modules (an assertion in ``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later report
+nothing, and the model trains without its dropout. When a backward pass begins, the hook searches the model
+for modules in evaluation mode. It searches at most once a second, and for at most a thousandth of the time.
+If it finds such modules, it checks whether the backward pass reaches them. A backward pass never reaches a
+teacher model that runs without gradients.
 
 **Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
 module's forward pass. Autograd stores the shape of the summed tensor. Therefore, the gradient of an empty sum
 is empty, and the backward pass fails at this gradient. The hook searches the graph of the loss, but only
-through arithmetic nodes, and only a limited number of them. It reads no numbers and queries no device.
+through a limited number of arithmetic nodes. It reads no numbers and queries no device.
 
 **``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 first leaves any ``zero.Init`` context
 through ``zero.partition_parameters``, and then asserts that there is a model (``deepspeed/__init__.py``). The
-hook reads local variables through ``f_locals``, which leaves a copy on the frame until Python 3.12. In
-``initialize``, the local variables are the arguments, which the caller also keeps alive. The hook reads outer
-frames only if the call is about to fail.
+hook reads local variables through ``f_locals``, which leaves a copy on the frame in Python 3.12 and earlier.
+In ``initialize``, the local variables are the arguments, which the caller also keeps alive. The hook reads
+outer frames only if the call is about to fail.
 
 **Invalidations of the trace that records the order of modules.** The hook reports each invalidation with
-its reason and modules. By default, newer versions of DeepSpeed do not report invalidations. If the cause is
+its reason and modules. By default, DeepSpeed 0.16.4 and later do not report invalidations. If the cause is
 outside the forward pass, these versions never report the invalidation.
 """
 
@@ -77,8 +77,8 @@ class EvalWatch:
     """Observer of the modes of the modules in each engine.
 
     `arm` starts and stops the observation of a backward pass, which is needed only while modules are in
-    evaluation mode. `refused` specifies whether DeepSpeed rejects such modules. If `refused` is ``None``, the
-    version of DeepSpeed decides.
+    evaluation mode. `refused` specifies whether DeepSpeed rejects such modules. If `refused` is ``None``,
+    this depends on the version of DeepSpeed.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class EvalWatch:
             self._armed, self._suspects = False, {}
             self._arm(False)
         trains = bool(engine.module.training)
-        # `left` means that the whole model has just been switched to evaluation mode.
+        # `left` means that the whole model was switched to evaluation mode after the previous backward pass.
         left = not trains and self._trains.get(engine, True)
         self._trains[engine] = trains
         now = self._clock()
@@ -162,7 +162,7 @@ def _keeps_statistics(module: Any) -> bool:
 
 
 def _version() -> tuple[int, ...]:
-    """Return DeepSpeed's version as numbers, or a very high version if it cannot be read."""
+    """Return the version of DeepSpeed as numbers, or a very high version if it cannot be read."""
     text = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (999,)
@@ -297,7 +297,10 @@ def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[
 
 
 def _id(module: Any) -> int:
-    """Return DeepSpeed's number of a module (``ds_id``, or ``id`` before 0.17), or -1 if it has no number."""
+    """Return the number that DeepSpeed assigned to a module, or -1 if the module has no number.
+
+    The attribute with this number is ``ds_id``, or ``id`` in versions earlier than 0.17.
+    """
     number = getattr(module, "ds_id", getattr(module, "id", -1))
     return number if isinstance(number, int) else -1
 
