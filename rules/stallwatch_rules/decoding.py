@@ -1,9 +1,9 @@
 """Decode external data into records (``msgspec.Struct``), in any thread.
 
-msgspec 0.22 prepares a type at its first use, and exposes the type to other threads before the preparation
-is complete (``_core.c``, StructInfo_Convert). If two threads use a type for the first time simultaneously,
-the process crashes. This module prepares each type under a lock. A module that decodes data while it is
-imported is protected by the import lock.
+msgspec 0.22 prepares a type at its first use, and exposes the type to other threads before the preparation is
+complete (``_core.c``, StructInfo_Convert). If two threads use a type for the first time simultaneously, the
+process crashes. This module prepares each type under a lock. The import lock protects a module that decodes
+data during its own import.
 """
 
 from __future__ import annotations

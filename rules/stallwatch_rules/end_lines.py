@@ -53,7 +53,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
     stalled: bool  #: True if the run was stalled when the command ended
     at: float  #: Unix time of the end
     source: str
-    number: int  #: number of the line in its source
+    number: int  #: line number in the source
     others: tuple[MemoryUse, ...] = ()  #: memory use on the hosts of other agents of the same start
 
     @property

@@ -78,7 +78,7 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int | None = None  #: step of the run, or of the rank if known
     total: int | None = None
     by: Literal["process", "silence", "log", "loss"] = "process"  #: source of the evidence
-    #: why the command returned 0, if the command line shows the reason
+    #: The reason why the command returned 0, if the command line shows the reason.
     hidden: Literal["pipe", "wait", ""] = ""
 
     time: float | None = None  #: time at which the process ended, in Unix seconds, if observed

@@ -49,8 +49,8 @@ LAUNCHER = (
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 
 
-# A class of Python's warnings, a logger's level as a separate word, or the prefix of glog's lines (WMMDD, and
-# torch's [WMDD). "learning_rate" and "[Worker 3]" do not match.
+# The name of a Python warning class, a logger's level as a separate word, or the prefix of glog lines (WMMDD,
+# or [WMDD in torch). "learning_rate" and "[Worker 3]" do not match.
 _WARNING = lazy(
     r"Warning:(?!\w)|(?<![A-Za-z0-9_])WARN(?:ING)?(?![A-Za-z0-9_])"
     r"|(?:^|[\s:])\[?W[01]?\d[0-3]\d \d\d:\d\d:"

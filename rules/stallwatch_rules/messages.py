@@ -1,4 +1,4 @@
-"""Represent Stallwatch's texts as IDs with parameters. `locale` contains the words in each language."""
+"""Represent the texts of Stallwatch as IDs with parameters. `locale` contains the words in each language."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class _Before(NamedTuple):
 class RunReading:
     """A reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
 
-    With ``starts``, the lines must be all lines of one source. If its program was started several times, each
-    start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
+    With `starts`, the lines must be all lines of one source. If its program was started several times, each
+    start is diagnosed separately. Without `starts`, all lines belong to one run. This applies to a run that
     is watched live, and to several sources, because not every source shows each start.
     """
 
@@ -138,7 +138,7 @@ class RunReading:
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
         """Read more lines, and return the matches, samples, and warnings that they contain.
 
-        The lines of each source and rank must be in order. ``asides`` contains the numbers of lines that were
+        The lines of each source and rank must be in order. `asides` contains the numbers of lines that were
         skipped between these lines, in the same order.
         """
         observed = Observed()
@@ -159,8 +159,8 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log also contains Stallwatch's messages. They quote lines of the run, so they are not
-        # additional evidence. Only the line that states how the command ended is read.
+        # A scheduler's log also contains messages of Stallwatch. These messages quote lines of the run, so
+        # they are not additional evidence. Only the line that states how the command ended is read.
         own_words = OWN_LINE in text
         splits = self.splits_starts and not self._replaying
         keys = digitless_keys(lines, text) if splits else []
@@ -268,7 +268,7 @@ class RunReading:
                 del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
-        """Record a step that a rank reported itself. It is stored separately from the steps in logs."""
+        """Record a step that a rank reported itself. The step is stored separately from the steps in logs."""
         stream = self._stream(Line("", source, 0, sample.rank, sample.time))
         if stream is not None:
             stream.timelines.see(sample)
@@ -313,13 +313,13 @@ class RunReading:
     ) -> Diagnosis:
         """Diagnose the lines read so far.
 
-        ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
-        ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
-        ``ended_at`` is the time at which the run ended, according to the log's clock. ``memory`` and
-        ``left`` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
-        ``ending`` contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks
-        showed that the awaited ranks are outside of collectives. ``watched`` means that an agent still
-        watches the run. ``failed_program`` is a program of the run that failed while another program
+        `ending` describes how the command ended, if known. `now`, `threshold`, `stalled`, and
+        `waited` (seconds without a step) come from the agent that watches or watched the run live.
+        `ended_at` is the time at which the run ended, according to the log's clock. `memory` and
+        `left` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
+        `ending` contains both. `elsewhere` contains the ranks that other ranks wait for, if stacks
+        showed that the awaited ranks are outside of collectives. `watched` means that an agent still
+        watches the run. `failed_program` is a program of the run that failed while another program
         continues.
         """
         self.settle()

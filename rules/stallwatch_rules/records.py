@@ -32,8 +32,8 @@ Verdict = Literal[
 ]
 #: The verdicts on a run that trained. Other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
-#: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
-#: signal's sender.
+#: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or the
+#: sender of another signal.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # "words" appears only in reports of version 0.1
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
@@ -46,10 +46,10 @@ class Line(msgspec.Struct, frozen=True):
 
     text: str  #: text without rank prefix, ANSI codes, container prefix, and line end
     source: str  #: display name of the file or pipe
-    number: int  #: 1-based number of the line in its source
+    number: int  #: 1-based line number in the source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
     time: float | None = None  #: Unix seconds of the line's timestamp, or of the live reading of the line
-    #: True if the time zone is known; otherwise, the time is treated as UTC, but reports do not show "UTC"
+    #: True if the time zone is known. Otherwise, the time is treated as UTC, but reports do not show "UTC".
     zoned: bool = False
     host: str = ""  #: host that wrote the line, if pdsh put the host's name in front of the line
 
@@ -109,7 +109,7 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: Text
     fixes: list[Text]
-    #: groups of ranks that delay the run; the title names these ranks
+    #: Groups of ranks that delay the run. The title names these ranks.
     apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis on which the rule was inferred, if no rule matches the exception's text
     frames: list[str] = []  #: stack frames of the exception, as in ``UnknownException``
@@ -121,9 +121,9 @@ class HostRanks(msgspec.Struct):
 
     host: str
     ranks: list[int]
-    #: seconds by which the host's clock is ahead of most other clocks; None if unknown or at most 2 s
+    #: Seconds by which the host's clock is ahead of most other clocks, or None if unknown or at most 2 s.
     clock_ahead_seconds: float | None = None
-    #: True if the host has a log; otherwise the host is inferred from the order of the other hosts' ranks
+    #: True if the host has a log. Otherwise, the host is inferred from the order of the other hosts' ranks.
     logged: bool = True
 
 
@@ -159,7 +159,7 @@ class UnknownException(msgspec.Struct):
     count: int
     first: Place
     frames: list[str]  #: stack frames, innermost last
-    #: the first exception of the chain, if this exception was raised while another exception was handled
+    #: The first exception of the chain, if this exception was raised while another exception was handled.
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
     advice: Text = ""  #: where users can look, depending on the exception's type and message
@@ -226,7 +226,7 @@ class Noted(msgspec.Struct):
 
     rule: str | None  #: rule of the finding; ``None`` if the note is about the run
     facts: list[str] = []
-    explains: list[str] = []  #: rules of the other findings that this finding now explains
+    explains: list[str] = []  #: rules of the other findings that this finding explains
 
 
 class PassedOver(msgspec.Struct):
@@ -296,11 +296,11 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    #: facts for the reader, such as a file that was not readable or a log that stops without an ending
+    #: Facts for the reader, such as a file that was not readable or a log that stops without an ending.
     notes: list[Text] = []
     digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
     ending: Text = ""  #: how the run's process ended, if known
-    #: lines that first appear before the end of a failed or stalled run, most significant first
+    #: Lines that first appear before the end of a failed or stalled run, most significant first.
     new_lines: list[NewLines] = []
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
@@ -335,7 +335,7 @@ class JobSummary(msgspec.Struct):
     last_step: int | None
     total_steps: int | None
     finished: bool
-    #: ISO 8601 time of the last output, from the log, or from the files if the log contains no time
+    #: ISO 8601 time of the last output, from the log, or from the files if the log contains no time.
     last_time: str | None
     files: list[str]
     reported: bool = False  #: True if this report is about this job

@@ -72,14 +72,14 @@ class Head:
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
         self.is_open = True
-        self.first = self.last = 0  #: numbers of the first and last line of the head
+        self.first = self.last = 0  #: line numbers of the first and last line of the head
         self.doubled: set[bytes] = set()
         self._seen = 0
 
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
         """Learn a line, and return whether the line is new.
 
-        A line that ``ends`` the output of a program's start, such as a step or a failure, is not learned.
+        A line that `ends` the output of a program's start, such as a step or a failure, is not learned.
         """
         self._seen += 1
         if ends:
@@ -111,7 +111,7 @@ class Head:
 
 
 def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
-    """Return each line without its digits, as bytes. ``text`` contains all lines, joined."""
+    """Return each line without its digits, as bytes. `text` contains all lines, joined."""
     keys = _without_figures(text).split(b"\n")  # removing characters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
@@ -225,7 +225,7 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line with all heads. At least one head must contain ``key``, the line without digits."""
+        """Compare a line with all heads. At least one head must contain `key`, the line without digits."""
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)
@@ -242,7 +242,7 @@ class Candidate:
 
     @property
     def is_over(self) -> bool:
-        """True if the decision must be made now, because no more lines of a head are expected."""
+        """True if the decision must be made, because no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
@@ -289,7 +289,7 @@ class Part(msgspec.Struct):
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
-        """Learn a line for the head of the newest start. A line that ``ends`` a head is not learned."""
+        """Learn a line for the head of the newest start. A line that `ends` a head is not learned."""
         candidate = self.candidate
         looked_at = line.rank is None or self._is_looked_at(line)
         head = self.heads[-1] if candidate is None else candidate.next_head

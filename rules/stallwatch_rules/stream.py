@@ -39,11 +39,11 @@ AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and lines after which a lin
 PAUSE_SECONDS = 10.0  #: minimum time between two lines that is recorded as a pause
 MAX_PAUSES = 1000
 ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life
-#: The number of skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
+#: The number of skipped steps that the DeepSpeed engine prints (deepspeed 0.19.8, runtime/engine.py,
 #: ``_report_progress``). Other programs print numbers of skipped samples.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-# unit of the differences between time zones, and maximum difference between equal times, in seconds
+# Unit of the differences between time zones, and maximum difference between equal times, in seconds.
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
 VERSION_LINES = 20_000  #: number of first lines searched for versions, which programs print at startup
 
@@ -69,7 +69,7 @@ class RuleHits(msgspec.Struct):
     lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one match, and ``more`` matches in similar lines that were skipped."""
+        """Count one match, and `more` matches in similar lines that were skipped."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -98,7 +98,7 @@ class SkippedLines(msgspec.Struct):
     losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step
 
     def add(self, lines: int, losses: int, streams: int) -> None:
-        """Record skipped lines of a source. They are assumed to be spread evenly over its ``streams``."""
+        """Record skipped lines of a source. The lines are assumed to be spread evenly over its `streams`."""
         self.lines += lines / max(1, streams)
         self.losses += losses / max(1, streams)
 
@@ -149,9 +149,9 @@ class StreamReading:
         self.first_time: float | None = None
         self.last_time: float | None = None
         self.last_zoned = False  #: True if the zone of the last time is known
-        #: seconds by which the end of daylight saving time set the clock back since the last step
+        #: Seconds by which the end of daylight saving time set the clock back since the last step.
         self.turned_back = 0.0
-        # number and time of the first line after each pause
+        # Number and time of the first line after each pause.
         self._pauses: deque[tuple[int, float]] = deque(maxlen=MAX_PAUSES)
         self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
         self.last_advance: Line | None = None
@@ -164,10 +164,10 @@ class StreamReading:
         self.sampled = False  #: True if any line contained training metrics
         self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
-        #: the trainer's count of skipped steps, and the step at which it was printed
+        #: The trainer's count of skipped steps, and the step at which it was printed.
         self.skipped: tuple[float, int] | None = None
-        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's first skip count, and its step
-        self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
+        self.skipped_first: tuple[float, int] | None = None  #: first skip count of DeepSpeed, and its step
+        self.skipped_last: tuple[float, int] | None = None  #: last skip count of DeepSpeed, and its step
 
     def clock(self, line: Line) -> None:
         """Record the time of a line, and whether the log's collector, not the program, added the time."""
@@ -183,7 +183,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the end of the first pause below a line of the stream. The line was printed before then."""
+        """Return the end of the first pause below a line of the stream. The line was printed earlier."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 
@@ -214,11 +214,11 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Read the next line and its sample, which belongs to ``counter``. `match` records matches."""
+        """Read the next line and its sample, which belongs to `counter`. `match` records matches."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        # the pattern also finds losses whose numbers are not parsed
+        # The pattern also finds losses whose numbers are not parsed.
         if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._logged_step = self.timelines.positions, self.own_step
             self._lossy = True
@@ -227,7 +227,7 @@ class StreamReading:
             self._undated_steps += 1
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                # the loss was printed within these steps
+                # The loss was printed within these steps.
                 if self._lossy and self.timelines.positions != self._logged:
                     self._logged, self._logged_step = self.timelines.positions, self.own_step
                     self._lossy = False
@@ -269,7 +269,7 @@ class StreamReading:
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
-        """Record a match of a rule in the line that was read last, and ``more`` matches in similar lines."""
+        """Record a match of a rule in the line that was read last, and `more` matches in similar lines."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
@@ -286,7 +286,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Search the line that was read last for exceptions. ``rules`` are the rules that matched it."""
+        """Search the line that was read last for exceptions. `rules` are the rules that matched it."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark, self.summary.rank)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -300,7 +300,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the last line and ``more`` similar lines by template, unless the line is in a traceback."""
+        """Count the last line and `more` similar lines by template, unless the line is in a traceback."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":

@@ -18,7 +18,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
     """Check a page, and return a problem for each sample whose result contradicts its label.
 
     The label shows whether the rule must fire on the sample. If a rule has no patterns, each of its samples
-    is diagnosed as a whole run, together with the other rules of ``catalogue``. By default, ``catalogue``
+    is diagnosed as a whole run, together with the other rules of `catalogue`. By default, `catalogue`
     is the packaged catalogue.
     """
     if _needs_run(page):

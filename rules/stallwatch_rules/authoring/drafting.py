@@ -21,7 +21,7 @@ from stallwatch_rules.text.masking import masked
 
 MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message that are used for a pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; shorter patterns fire on unrelated lines
-MAX_NAMED = 3  #: maximum number of numbers in a pattern that become named groups
+MAX_NAMED = 3  #: maximum count of numbers in a pattern that become named groups
 OWN_FAMILY = "own"  #: rule family to use if the log does not show which package failed
 
 _VALUES = lazy(
@@ -43,7 +43,8 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
-# Level, date, time, thread, and source line in front of glog's messages. They vary from line to line.
+# Level, date, time, thread, and source line at the start of glog messages. These fields vary from line to
+# line.
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
@@ -51,7 +52,7 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """An error that prevents the draft of a page. Its message contains the reason."""
+    """An error that prevents the drafting of a page. The error message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page for the unknown failure of a run. Its ID is ``rule``, or by default a proposed ID.
+    """Return a page with the ID `rule`, or by default a proposed ID, for the unknown failure of a run.
 
     Raise ``DraftError`` if a rule already describes the failure, or if the run has no failure.
     """

@@ -162,7 +162,7 @@ def _before_steps(
 ) -> bool | None:
     """Return whether the run completed steps after an activity of a rank that prints no steps itself.
 
-    ``lead`` is the longest timeline of the run, and ``clock`` finds its steps. Return ``None`` if the order
+    `lead` is the longest timeline of the run, and `clock` finds its steps. Return ``None`` if the order
     of the activity and the steps is unknown.
     """
     if stream.last_advance is not None or lead is None or not lead.intervals:
@@ -346,7 +346,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times of a rank's stored messages and its last step, if they are earlier than ``until``."""
+    """Yield the times of a rank's stored messages and its last step, if they are earlier than `until`."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _stored_lines(stream)):
             if (time := stream.when(line)) is not None and time < until:

@@ -96,7 +96,7 @@ def primary(
 def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
     """Return the harmful findings that are not the root cause, each with the reason for its exclusion.
 
-    ``chosen`` is the primary cause. It is ``None`` if the cause is an unknown exception. In this case, no
+    `chosen` is the primary cause. It is ``None`` if the cause is an unknown exception. In this case, no
     finding has the role of a cause, and no symptom came before the exception.
     """
     under = explained(findings)

@@ -31,7 +31,7 @@ from stallwatch_rules.text.lazy import lazy
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
 STEADY = 1.0  #: maximum median deviation of a clock's offsets, in seconds, for which the clock is corrected
-SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maximums applies
+SHARE = 0.1  #: maximum median deviation as a share of the clock error; the larger of the two maximums applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
@@ -118,7 +118,7 @@ def _most_steps(stream: StreamReading) -> tuple[int, bool, int]:
 
 
 def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``leaders`` are the two leading streams of its source."""
+    """Return a stream without outdated times. `leaders` are the two leading streams of its source."""
     most = next((leader for leader in leaders if leader is not stream), None)
     if stream.timed or most is None:
         return stream

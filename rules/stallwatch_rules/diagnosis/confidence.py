@@ -1,7 +1,7 @@
 """Calculate the confidence in a primary cause, from tables of numbers that can be calibrated.
 
-The numbers are rough frequencies: of the verdicts with a confidence of 0.9 or more, nine in ten should be
-right. Each number belongs to a named fact.
+The numbers are rough frequencies. For example, about nine in ten verdicts with a confidence of 0.9 are right.
+Each number belongs to a named fact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASE: dict[tuple[Role, Rivals], float] = {
 }
 WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-#: minimum confidence in a stall whose stacks were inspected, because stacks show what each process does
+#: Minimum confidence in a stall whose stacks were inspected, because stacks show what each process does.
 SEEN = 0.9
 
 #: The deduction from the confidence for a fact, by the name of the fact.
@@ -37,7 +37,7 @@ LESS: dict[str, float] = {
 #: The maximum confidence that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
     "judged": 0.6,  # inferred from the run's progress, not shown by any line
-    # the run printed much more output after the finding, and no line shows that the run died
+    # Much output follows the finding, and no line shows that the run died.
     "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory, or a SIGABRT without a reason
     "left-early": 0.8,  # a rank ended before the other ranks, which then stalled or failed
@@ -54,7 +54,7 @@ CAPS: dict[str, float] = {
 
 
 def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
-    """Return the confidence in a primary cause. ``facts`` are names in the tables ``LESS`` and ``CAPS``."""
+    """Return the confidence in a primary cause. `facts` are names in the tables ``LESS`` and ``CAPS``."""
     sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
     sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
     sure -= sum(LESS[fact] for fact in facts if fact in LESS)

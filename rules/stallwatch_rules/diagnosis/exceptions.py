@@ -30,24 +30,24 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
-SURVIVED = 2  #: minimum number of steps that follow an exception if it did not end the run
-#: the same minimum in lines, for a log whose steps are not recognized
+SURVIVED = 2  #: minimum number of steps that follow an exception that did not end the run
+#: Minimum number of lines that follow such an exception in a log whose steps are not recognized.
 SURVIVED_LINES = 1000
-#: the same minimum in steps, for a run that is known to have failed, because its output might be out of
-#: order
+#: Minimum number of steps that follow such an exception in a run that is known to have failed. The minimum is
+#: higher because the output of such a run might be out of order.
 SURVIVED_BUT_DIED = 10
 
-#: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
-#: the same time, for example after Ctrl-C
+#: Maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
+#: the same time, for example after Ctrl-C.
 AT_ONCE = 60
 AT_ONCE_SECONDS = 2.0  #: maximum time between these reports, in seconds, if their times are known
-#: maximum time, in seconds, between an exception that explains a stall and the last step of the run
+#: Maximum time, in seconds, between an exception that explains a stall and the last step of the run.
 SHORTLY = 300.0
-#: maximum number of steps for which training can continue after the thread or process that prepares its data
-#: has died
+#: Maximum number of steps for which training can continue after the thread or process that prepares its data
+#: has died.
 BUFFERED_STEPS = 100
-#: maximum number of messages that a program prints after an exception that ended it, for an exception in code
-#: without a file
+#: Maximum number of messages that a program prints after an exception that ended the program, if the code
+#: that raised the exception has no file.
 SNIPPET_LINES = 5
 
 # Messages about a wait that timed out, or about a collective that ended with its communicator. The reason
@@ -68,7 +68,7 @@ class Unknown(msgspec.Struct, frozen=True):
     fatal: bool
     after_interrupt: bool
     followed: int = 0  #: number of steps after the exception's last occurrence
-    #: True if a launcher's summary quotes the exception as the first failure
+    #: True if a launcher's summary quotes the exception as the first failure.
     first_failure: bool = False
 
     @property
@@ -110,13 +110,13 @@ class Exceptions(msgspec.Struct, frozen=True):
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: True if the run raised any exception, known or unknown
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
-    interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
+    interrupted_at: float | None = None  #: Unix time of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
-    #: rules that matched only in threads other than the main thread, or in helper processes
+    #: Rules that matched only in threads other than the main thread, or in helper processes.
     of_threads: Collection[str] = ()
     of_commands: Collection[str] = ()  #: rules that matched only in programs without a file (`python -c`)
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
-    #: rules that matched only in a script that started after an unknown exception ended another script
+    #: Rules that matched only in a script that started after an unknown exception ended another script.
     next_program: Collection[str] = ()
 
     @property
@@ -210,7 +210,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         )
 
     def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
-        """Return whether an exception, rather than one of the findings, is the cause.
+        """Return whether an exception, rather than one of the findings, is the cause of the failure.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill is not a
         cause if its only evidence is the signal and an exception in the main thread came before it. After
@@ -248,7 +248,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     @property
     def own_failures(self) -> list[Unknown]:
-        """The exceptions in ``fatal``, except crashes of torch's watchdog whose message is missing.
+        """The exceptions in ``fatal``, except crashes of the torch watchdog whose message is missing.
 
         Such a crash follows a failed collective, and another line contains the message.
         """
@@ -265,7 +265,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return the last exception that training survived, if it came shortly before the run stopped.
 
         For example, if an actor dies, its learner receives no more data, continues for a while, and then
-        waits. ``last_sign`` is the time of the run's last sign of life.
+        waits. `last_sign` is the time of the run's last sign of life.
         """
         recent = [
             exception
@@ -310,8 +310,8 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``matched`` contains the findings of the streams. ``died`` is True if the run is known to have failed, and
-    ``complete`` if it is known to have reached its end. ``stalled`` is True if it is known to have stalled.
+    `matched` contains the findings of the streams. `died` is True if the run is known to have failed, and
+    `complete` if it is known to have reached its end. `stalled` is True if it is known to have stalled.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -394,7 +394,7 @@ def read_exceptions(
 
 
 def _is_beside(seen: CountedException) -> bool:
-    """Return whether an exception only ended threads or helper processes that run the user's code.
+    """Return whether an exception ended only threads or helper processes that run the user's code.
 
     Threads of libraries, such as a background upload or conversion, do not prepare batches.
     """
@@ -441,7 +441,7 @@ def _ended(
 ) -> bool:
     """Return whether an exception ended its process or thread.
 
-    ``with_steps`` contains sources with steps. ``starving`` is True if the exception ended a thread or helper
+    `with_steps` contains sources with steps. `starving` is True if the exception ended a thread or helper
     process of a run that stalled.
     """
     stream, last = streams[key], seen.last
@@ -454,8 +454,8 @@ def _ended(
         return False
     if continued_to_serve(answers_after(key, last.mark.answers, streams), died=died):
         return False
-    # Lines after a warning do not show that the program continued: some collectors log all of stderr as
-    # warnings.
+    # Lines after a warning do not show that the program continued, because some collectors log all of stderr
+    # as warnings.
     if last.warned and not died and key[0] not in with_steps and _continued(stream, last.mark.index):
         return False
     if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
@@ -466,7 +466,8 @@ def _ended(
 def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
     """Return whether training reached its total steps and survived an earlier occurrence of the exception.
 
-    A report such as "training finished" below the exception proves nothing: scripts can print it, too.
+    A report such as "training finished" below the exception proves nothing, because scripts can print it,
+    too.
     """
     survived = seen.last.mark.advances - seen.raised.mark.advances >= SURVIVED
     return survived and tracker.reached_total(seen.last.line)

@@ -24,8 +24,9 @@ FROM_OUTSIDE: Tag = "killed-from-outside"  #: tag of the rule for a SIGKILL that
 BY_SIGTERM = (-15, 143)
 BY_SEGFAULT = (-11, 139)  #: exit codes of a process that SIGSEGV ended, and of a shell that ran the process
 MOST_STATUS = 127  #: maximum exit status set by a program itself; 128 + n and negative numbers mean a signal
-#: Messages that show that a signal asked a launcher to end. They are from torchrun's agent, its
-#: SignalException, accelerate's main process, and a shell whose program ended by SIGTERM (bash 5.2, jobs.c).
+#: Messages that show that a signal asked a launcher to end. The messages are from the torchrun agent and its
+#: SignalException, from the main process of accelerate, and from a shell whose program ended because of
+#: SIGTERM (bash 5.2, jobs.c).
 _END_REQUESTED = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -81,7 +82,7 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the rank that ended without a failure, if it is the only rank missing from torchrun's list.
+    """Return the rank that ended without a failure, if it is the only rank missing from the torchrun list.
 
     The list contains each process of its node with an exit status other than 0, including the processes
     that torchrun itself ended (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps.

@@ -53,7 +53,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     role: Role
     note: Text = ""
     judged: bool = False  #: True if the harm was inferred from the run's progress
-    #: rules that the finding explains in this run, in addition to the rules that its page lists
+    #: Rules that the finding explains in this run, in addition to the rules that its page lists.
     explains: tuple[str, ...] = ()
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
@@ -99,11 +99,12 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def shown_match(self) -> Match | None:
-        """The match that a report shows: usually the first, but the last if training survived the first.
+        """The match that a report shows, which is usually the first match.
 
         If training survived the first match, the log can contain several starts that ended in the same way.
-        In this case, the last match ended the run. The last match is also shown if the harm was inferred from
-        later steps. For a loss that stays NaN, the first NaN after the last finite loss is shown instead.
+        In this case, the last match ended the run, and is shown. The last match is also shown if the harm was
+        inferred from later steps. For a loss that stays NaN, the first NaN after the last finite loss is
+        shown instead.
         """
         if self.harm != "fatal" or not (self.judged or self._survived):
             return self.first
@@ -136,7 +137,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
-        """Return the finding with an assessed harm and its note. ``seen`` is True for an observed harm."""
+        """Return the finding with an assessed harm and its note. `seen` is True for an observed harm."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -192,7 +193,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
         """Return the finding as a record of the diagnosis.
 
-        A match without a step gets the last step of the run if the finding is fatal. ``alike`` contains the
+        A match without a step gets the last step of the run if the finding is fatal. `alike` contains the
         sources that represent unread sources with the same lines.
         """
         first, last = self.first, self.last
@@ -302,7 +303,7 @@ def _is_one_event(stream: StreamReading, hits: RuleHits, clock: StepClock) -> bo
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
     """Return a finding without matched lines, but with an assessed harm and the fields in `known`.
 
-    ``seen`` is True if the finding was observed and not inferred.
+    `seen` is True if the finding was observed and not inferred.
     """
     found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
@@ -311,7 +312,7 @@ def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **kno
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
     """Return the number of steps that the run took after a line of a stream.
 
-    ``advances`` is the number of steps that the stream shows above the line. The order of lines in one
+    `advances` is the number of steps that the stream shows above the line. The order of lines in one
     stream is certain, but their times are not, because the loggers of one process can print local time,
     UTC, or no date. Therefore, if the line's time is earlier than the time of a step above the line, only
     the order counts. After a restart of all workers, the run's steps count for every rank.
@@ -328,7 +329,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """Return the latest known time of the first ``advances`` steps, or ``None`` if no time is known."""
+    """Return the latest known time of the first `advances` steps, or ``None`` if no time is known."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span
@@ -339,7 +340,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 
 
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
-    """Return the number of requests that a server answered after its first ``answers`` answers.
+    """Return the number of requests that a server answered after its first `answers` answers.
 
     Return 0 for a trainer's log, because its server can continue to answer after the trainer has died.
     """

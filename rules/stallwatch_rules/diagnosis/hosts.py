@@ -44,7 +44,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
     def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
-        """Return the hosts with their ranks, including the ranks in ``missing``, which are not in any log."""
+        """Return the hosts with their ranks, including the ranks in `missing`, which are not in any log."""
         ranks: dict[str, list[int]] = {}
         for rank in sorted({*self.of_ranks, *missing}) if self else ():
             if host := self.host(rank):
@@ -57,7 +57,7 @@ class RunHosts(msgspec.Struct, frozen=True):
 
 
 def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
-    """Return the hosts of a run, according to its sources, its lines, and the hosts in ``ranks_on``."""
+    """Return the hosts of a run, according to its sources, its lines, and the hosts in `ranks_on`."""
     of_streams = {
         key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
     }

@@ -3,7 +3,7 @@
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
 inferred. Its confidence is low, its note names the reason, and the exception stays in the list of unknown
 exceptions. A page is never inferred from similar words, because such guesses are rarely right
-(docs/rules.md). Pages with similar words are only shown as the nearest matches.
+(docs/rules.md). Pages with similar words are shown only as the nearest matches.
 """
 
 from __future__ import annotations

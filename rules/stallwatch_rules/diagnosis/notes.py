@@ -26,8 +26,8 @@ def notes_of(
 ) -> list[Text]:
     """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
 
-    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that the
-    primary cause names, because they hold up a stalled run.
+    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that hold up
+    a stalled run, which the primary cause names.
     """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
@@ -62,7 +62,7 @@ def notes_of(
         progress.behind = sorted(uneven.behind)
         notes += [uneven.note()] if uneven is not held_up else []
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        # the error line at the end of the log is the only evidence
+        # The error line at the end of the log is the only evidence.
         bare = context.failed is None and context.ending is None and not now.found
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         if not has(by_itself, "diagnosis.ended-with-message"):
@@ -128,7 +128,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 
 
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
-    """Return whether an unwatched log shows steps, but does not show that the training ended."""
+    """Return whether the log of an unwatched run shows steps, but not the end of the training."""
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None or context.watched:
         return False

@@ -1,7 +1,7 @@
 """Detect runs that were ended from outside after they had stalled without an error message.
 
 The cause of such a run's end is the stall, not the signal or scheduler that ended the run. Only the log is
-used: the time without a step before a scheduler, a SIGTERM, or a time limit ended the run is compared with
+used. The time without a step before a scheduler, a SIGTERM, or a time limit ended the run is compared with
 the pace of the run.
 """
 

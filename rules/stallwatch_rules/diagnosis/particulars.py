@@ -69,7 +69,7 @@ def primary_of(
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        # without both groups of ranks, it is unknown which ranks differ from the other ranks
+        # Without both groups of ranks, it is unknown which ranks differ from the other ranks.
         if odd is not None and odd.ranks and odd.others():
             return _with_odd_ranks(primary, odd, run, [primary.rule])
         return primary

@@ -33,11 +33,11 @@ def restarts_of(streams: Streams) -> list[Restart]:
     """Return the restarts of workers in all logs, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
-    logs the failed worker as an error. If the log has no line about a restart, the steps show the restart:
-    the step number decreases after the error, and many steps follow. After a failure that ended the run,
-    buffered output can still follow, but its step number does not decrease.
+    logs the failed worker as an error. If the log has no line about a restart, the steps show the restart. In
+    this case, the step number decreases after the error, and many steps follow. After a failure that ended
+    the run, buffered output can still follow, but its step number does not decrease.
     """
-    # the inner keys are numbers of remaining attempts, because all nodes report the same number
+    # The inner keys are numbers of remaining attempts, because all nodes report the same number.
     found: dict[tuple[str, int], dict[str, Restart]] = {}
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}

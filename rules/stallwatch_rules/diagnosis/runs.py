@@ -19,7 +19,7 @@ from stallwatch_rules.text.lazy import lazy
 MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
 
 _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # job number in names such as slurm-123456.out
-_SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts and rotated logs
+_SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # restarts by torchrun, and rotated logs
 
 
 class StepRange(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ class RunContext(msgspec.Struct, frozen=True):
     silent: Collection[int] = ()  #: ranks with empty logs
     sources: Mapping[str, str] = {}  #: source → host in the source's name
     ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
-    #: a program of the run that failed while another program of the run continues, if the run has not ended
+    #: A program of the run that failed while another program of the run continues, if the run has not ended.
     failed_program: Crash | None = None
 
     @property

@@ -21,10 +21,11 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.digest import some_ranks, span_of_steps
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
-#: Minimum number of steps that other ranks must have printed after a rank's last step. It is also the
-#: minimum distance to the other ranks, as a multiple of the interval between the rank's last printed steps.
+#: Minimum number of steps that other ranks must have printed after a rank's last step. This number is also
+#: the minimum distance to the other ranks, as a multiple of the interval between the rank's last printed
+#: steps.
 BEYOND = 10
-#: maximum ratio between the step intervals of two ranks, and between their numbers of steps
+#: Maximum ratio between the step intervals of two ranks, and between their numbers of steps.
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of latest intervals that define a rank's pace, because long logs are not read completely
@@ -188,6 +189,6 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
     usual = median(later - earlier for earlier, later in pairwise(beside))
     if course.gap > ALIKE * usual or abs(peer.steps[0] - steps[0]) > ALIKE * max(usual, course.gap):
         return False
-    # If a rank printed output after its last step, it was still alive and merely printed no more steps.
+    # If a rank printed output after its last step, the rank was still alive but printed no more steps.
     reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

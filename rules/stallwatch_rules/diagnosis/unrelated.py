@@ -1,8 +1,8 @@
 """Remove matches that concern the end of other programs, or unrelated exceptions with the same text.
 
-A script that watches the GPUs, shows curves, or serves a model alongside the training can end by a signal
-or with an exit status at any time. The shell, container, or systemd unit that reports the end usually names
-the program.
+A script that watches the GPUs, shows curves, or serves a model alongside the training can end because of a
+signal or with an exit status at any time. The shell, container, or systemd unit that reports the end usually
+names the program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|p
 #: A report of a program's end that does not name the program. A sandbox that calculates rewards prints many
 #: such reports.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-#: maximum number of reported program ends; if a log has more, the run itself calls the programs
+#: Maximum number of reported program ends. If a log contains more reports, the run itself calls the programs.
 MOST_RESTARTS = 5
 
 
@@ -63,7 +63,7 @@ def is_recurring_noise(finding: RuleFinding) -> bool:
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
-        # True if other lines are between the matches
+        # True if other lines are between the matches.
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
@@ -86,7 +86,7 @@ def _program_in(text: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-#: string literals in code can contain the searched words, as in row["RANK"]
+#: String literals in code can contain the searched words, as in ``row["RANK"]``.
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")
 
 

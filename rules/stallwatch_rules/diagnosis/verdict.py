@@ -57,7 +57,7 @@ def verdict_of(
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
     """Return the verdict on a run that failed or stalled, even if it was stopped.
 
-    Return ``None`` otherwise.
+    For any other run, return ``None``.
     """
     context = run.context
     by_itself = context.failed is not None and not context.stopped  # the run ended on its own
@@ -95,7 +95,7 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not now.facts.complete):
-        # the duration in the log is not evidence, because a program that was stopped can also print it
+        # The duration in the log is not evidence, because a program that was stopped can also print it.
         return "user"
     if how not in ("", "left"):
         return None
@@ -139,7 +139,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
     """Return whether some ranks stopped early while other ranks continued, without a normal end in the log.
 
-    Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
+    Ranks of one run take the same steps, so such a run has a problem, even if the kind of problem is unknown.
     """
     known = run.context.failed is not None or run.context.now is not None or run.by_hand
     fine = not diagnosis.in_trouble and diagnosis.verdict not in ("degraded", "no-training-log")

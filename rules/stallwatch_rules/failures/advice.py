@@ -23,10 +23,11 @@ class Advice(msgspec.Struct, frozen=True):
 
     id: str
     exceptions: str  #: regular expression for the exception's name without its modules
-    #: regular expression that the exception's message must contain; its groups are parameters of the advice
+    #: Regular expression that must match part of the exception's message. The groups are parameters of the
+    #: advice.
     message: str = ""
     #: True if the exception reports only that a command, notebook cell, or trial failed, and that command,
-    #: cell, or trial printed its own exception
+    #: cell, or trial printed its own exception.
     relays: bool = False
 
 

@@ -21,7 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 BLOCK_LINES = 80  #: maximum number of lines in the stack trace of a crash
 STRAY_LINES = 3  #: number of consecutive lines outside a stack trace after which a crash report ends
 
-#: signals that request a graceful end; Ray's reports contain these names
+#: Signals that request a graceful end. Reports from Ray contain these names.
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
 
 #: The first line of every crash contains at least one of these words. Many lines are searched for all words
@@ -68,8 +68,8 @@ _RAY_CHECK = lazy(
 #: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: A failed assertion as glibc prints it (assert/assert.c). CUDA's assertions contain other quotation marks,
-#: and a rule matches these assertions.
+#: A failed assertion as glibc prints it (assert/assert.c). CUDA assertions contain other quotation marks, and
+#: a rule matches these assertions.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: Error messages of Lua (torch 7) and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
@@ -144,7 +144,7 @@ class CrashReader:
 
         If an earlier crash ended before this line, return it.
 
-        ``in_message`` is True if the line can be part of the message of a Python exception. Such a message
+        `in_message` is True if the line can be part of the message of a Python exception. Such a message
         can quote a crash report (see `_QUOTED`).
         """
         ended: ExceptionChain | None = None

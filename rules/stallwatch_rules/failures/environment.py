@@ -46,7 +46,7 @@ _BY_NAME = (
         rf"{_VERSION}(?=['\",;)\s]|$)",
         re.IGNORECASE,
     ),
-    # "DeepSpeed 0.16.3", "Python 3.11.7". The expression above matches "NCCL version 2.20.5+cuda12.4".
+    # "DeepSpeed 0.16.3", "Python 3.11.7". The preceding expression matches "NCCL version 2.20.5+cuda12.4".
     re.compile(
         rf"(?:^|[\s(])(?P<name>DeepSpeed|PyTorch|transformers|vLLM|Python|NCCL) v?{_VERSION}(?=[\s,;)]|$)"
     ),

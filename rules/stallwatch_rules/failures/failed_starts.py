@@ -25,7 +25,7 @@ _MEANT = lazy(
     r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
     r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
-    # Output of DeepSpeed's launcher.
+    # Output of the DeepSpeed launcher.
     r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "
     # Sentences about where to find more help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
@@ -42,7 +42,7 @@ _MEANT = lazy(
 
 
 def next_state(text: str, before: Below) -> Below:
-    """Return the new state after one more line of output. ``before`` is the state before this line."""
+    """Return the state after one more line of output. `before` is the state before this line."""
     if _REASON.search(text):
         return "nothing"
     if _HELP.search(text):

@@ -43,7 +43,7 @@ class WatchdogPosition(msgspec.Struct):
     work: int | None = None  #: sequence number of the collective that timed out
     operation: str = ""
     size: int | None = None  #: number of elements in the input of this rank
-    #: name of the process group; it is the same on all ranks, whereas each rank numbers its own groups
+    #: Name of the process group. The name is the same on all ranks, whereas each rank numbers its own groups.
     group: str = ""
     enqueued: int | None = None
 
@@ -57,7 +57,7 @@ class FlightData:
     def see(self, text: str, rank: int | None) -> None:
         """Read a line that matches a rule for timeouts.
 
-        ``rank`` is the rank that printed the line, if it is known.
+        `rank` is the rank that printed the line, if it is known.
         """
         named = _RANK.search(text)
         if named is not None:
@@ -111,7 +111,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
     """
 
     ranks: list[int]
-    #: ranks that waited in each collective, keyed by the collective's number and operation
+    #: Ranks that waited in each collective, keyed by the collective's number and operation.
     works: Mapping[tuple[int, str], list[int]]
 
     def own(self) -> str:
@@ -138,8 +138,8 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
 def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks that waited in a different operation than most ranks of their process group.
 
-    Return ``None`` if all ranks waited in the same operation. In this case, a lower sequence number only
-    shows that a rank is late.
+    Return ``None`` if all ranks waited in the same operation. In this case, a lower sequence number shows
+    only that a rank is late.
     """
     for ranks in _by_group(flights):
         works: dict[tuple[int, str], list[int]] = {}

@@ -26,7 +26,7 @@ class Framework(msgspec.Struct, frozen=True):
     engine: bool = False
 
     def runs(self, path: str) -> bool:
-        """Return whether a file belongs to the framework, either installed or in a clone named after it."""
+        """Return whether a file belongs to an installed copy or to a clone with the framework's name."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"

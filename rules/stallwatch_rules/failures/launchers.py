@@ -12,11 +12,12 @@ from stallwatch_rules.text.lazy import lazy
 _RANK = lazy(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = lazy(r"^\s*exitcode\s*: (-?\d{1,4})\b")
 _STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
-# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1). Since version 5.0, "prterun" prints them.
+# Summaries of Open MPI (orte/tools/orterun/help-orterun.txt in 4.1). In 5.0 and later, "prterun" prints the
+# summaries.
 _SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = lazy(r"^\s*Exit code:\s+(-?\d{1,4})\b")
-# DeepSpeed's launcher (launcher/launch.py of 0.19.8). --local_rank equals the rank only on a single node.
+# The DeepSpeed launcher (launcher/launch.py in 0.19.8). --local_rank equals the rank only on a single node.
 _NODES = lazy(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
 _SPAWNED = lazy(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
 _LEFT = lazy(r"\bProcess (\d{1,8}) exits successfully")
@@ -24,8 +25,9 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go). For each
-# container, it shows the state, then the limits, then the requests. The capacity of a node has no state.
+# Output of `kubectl describe pod` (describeContainers in pkg/describe/describe.go of kubectl). For each
+# container, the output shows the state, then the limits, then the requests. The capacity of a node has no
+# state.
 _STATE = lazy(r"^\s+State: {2,20}\S")
 _KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
 _LIMITS = lazy(r"^\s+Limits:\s*$")
@@ -33,22 +35,22 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-#: maximum number of lines between a container's "OOMKilled" and its limits in `kubectl describe pod`
+#: Maximum number of lines between a container's "OOMKilled" and its limits in `kubectl describe pod`.
 STATE_LINES = 20
 
 
 class Stop(msgspec.Struct):
-    """A failure of torchrun's workers. Later lines can show that torchrun restarted the workers."""
+    """A failure of torchrun workers. Later lines can show that torchrun restarted the workers."""
 
     line: Line  #: the last line in which the launcher reports the failure
     ranks: list[int] = []  #: local ranks of the workers on their node
     left: str = ""  #: number of attempts left, such as "3/3", if torchrun reports a restart
-    #: number of the line that shows that torchrun itself failed because of these workers
+    #: Line number of the message that shows that torchrun itself failed because of these workers.
     over: int | None = None
 
 
 class LauncherSummary(msgspec.Struct):
-    """A reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
+    """A reader of the failure reports that torchrun, Open MPI, and the DeepSpeed launcher print."""
 
     codes: dict[int, int | None] = {}  #: exit code of each failed rank
     exit_lines: dict[int, Line] = {}  #: line with the exit code of each failed rank
@@ -56,11 +58,11 @@ class LauncherSummary(msgspec.Struct):
     failed_by_itself: bool = False  #: True if a process failed for a reason other than SIGTERM
     spawned: dict[int, int | None] = {}  #: local rank of each started process, keyed by process ID
     stops: list[Stop] = []  #: failures of workers that torchrun reported
-    #: line and step of each process that ended without an error, keyed by process ID
+    #: Line and step of each process that ended without an error, keyed by process ID.
     left: dict[int, tuple[Line, int | None]] = {}
     limits: dict[str, Line] = {}  #: lines with memory limits of OOM-killed containers, keyed by limit
-    one_node: bool = False  #: True if DeepSpeed's launcher reports a single node
-    _killed: int | None = None  # number of the line that reports that the current container was OOM-killed
+    one_node: bool = False  #: True if the DeepSpeed launcher reports a single node
+    _killed: int | None = None  # line number of the report that the current container was OOM-killed
     _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container
     _over: bool = False  # True if the launcher ended its processes after a failure
     _rank: int | None = None
@@ -70,13 +72,13 @@ class LauncherSummary(msgspec.Struct):
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
         """Return a summary that is created from known exit codes instead of a log.
 
-        The first rank in ``codes`` is the rank that failed first.
+        The first rank in `codes` is the rank that failed first.
         """
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
     def see(self, line: Line, step: int | None = None) -> None:
-        """Read the next line. ``step`` is the current training step."""
+        """Read the next line. `step` is the current training step."""
         text = line.text
         status = _STATUS.search(text)
         if status is not None:

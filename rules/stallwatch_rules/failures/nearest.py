@@ -18,10 +18,10 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-#: words that are common in English or in failures of all kinds, and therefore do not distinguish failures
+#: Words that are common in English or in failures of all kinds, and therefore do not distinguish failures.
 COMMON = _WORDS["common"]
-#: Words of Python's own messages, which occur in the errors of all programs. By themselves, these words do
-#: not suggest a page. They only help to distinguish pages that other words suggest.
+#: Words of messages from Python, which occur in the errors of all programs. Alone, these words do not suggest
+#: a page. They help only to distinguish pages that other words suggest.
 OF_PYTHON = _WORDS["python"]
 
 THRESHOLD = 0.25  #: minimum score; two texts with a lower score share only words that all texts share
@@ -37,12 +37,12 @@ _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\
 _MAX_TEXT = 2000
 _CACHED_TEXTS = 32  # number of failures whose similar pages are cached
 _PAIR = 0.5  # weight of a pair of consecutive words, in addition to the weights of the two words
-_PYTHON = 0.4  # weight of a word that occurs in Python's own messages
+_PYTHON = 0.4  # weight of a word that occurs in messages from Python
 
 
 @dataclass(frozen=True)
 class _Text:
-    """The words of a text in lower case and separated by spaces, and the whole text in lower case."""
+    """The words of a text in lowercase and separated by spaces, and the whole text in lowercase."""
 
     words: str
     text: str
@@ -59,7 +59,7 @@ class _Text:
 class _Page:
     page: RulePage
     title: frozenset[str]
-    #: texts of the page with their weights, from the highest weight to the lowest
+    #: Texts of the page with their weights, from the highest weight to the lowest.
     weighted: tuple[tuple[float, _Text], ...]
 
     def weight(self, feature: str) -> float:
@@ -123,7 +123,7 @@ _made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
-    """Return the distinctive words of texts in lower case. Identifiers are split into words."""
+    """Return the distinctive words of texts in lowercase. Identifiers are split into words."""
     return [word for word in _all_words(*texts) if word not in COMMON]
 
 

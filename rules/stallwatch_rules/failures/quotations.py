@@ -1,4 +1,4 @@
-"""Find the texts that an informational line only quotes, such as the answer of a model.
+"""Find the texts that an informational line only quotes, such as model output.
 
 An error in such a text did not occur in the run: ``INFO sample 5: 'RuntimeError: CUDA out of memory'``.
 """

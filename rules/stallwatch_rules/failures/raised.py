@@ -1,10 +1,11 @@
 """Describe the exceptions in a log, and find the rule pages that name the code that raised the exceptions.
 
 A library function often raises an exception for only one reason, although the message differs between
-versions. For example, an exception raised in torch's ``_env_rendezvous_handler`` means that an environment
-variable is missing. Rule pages name such functions in ``raised_in``. This key is used only if no page
-matches the text of the exception. The user's own code never counts as library code, regardless of the names
-of its folders. Frames that called the user's code are ignored, because they did not raise the exception.
+versions. For example, an exception raised in the torch function ``_env_rendezvous_handler`` means that an
+environment variable is missing. Rule pages name such functions in ``raised_in``. This key is used only if no
+page matches the text of the exception. The user's own code never counts as library code, regardless of the
+names of its folders. Frames that called the user's code are ignored, because they did not raise the
+exception.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ExceptionChain(msgspec.Struct):
     The last exception of the chain is the exception that finally propagated.
     """
 
-    #: printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name
+    #: Printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name.
     exception: str
     message: str
     line: Line  #: the line with the final exception
@@ -99,7 +100,7 @@ class ExceptionChain(msgspec.Struct):
     root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched lines of the chain
-    #: rules that matched the text above the traceback's header, which states the reason
+    #: Rules that matched the text above the traceback's header. This text states the reason.
     heading: set[str] = set()
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
@@ -159,7 +160,7 @@ class ExceptionChain(msgspec.Struct):
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
-#: Outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
+#: Outermost frames of a thread, and of a process of ``multiprocessing`` in Python or torch.
 _STARTS: Mapping[Setting, re.Pattern[str]] = {
     "thread": lazy(r"(?:^|[/\\])threading\.py in _bootstrap"),
     "child": lazy(
@@ -238,7 +239,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
         # Python ignores exceptions in destructors, and the message about the destructor might be truncated.
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
-        return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
+        return "ignored"  # the TensorFlow thread that feeds a session fails after the session has ended
     if last in _LAUNCHER_NAMES:
         return "wrapper"
     launched = any(_LAUNCHER_FRAMES.search(frame.path.replace("\\", "/")) for frame in raised.frames)
@@ -294,7 +295,7 @@ def of_command(raised: ExceptionChain) -> bool:
 def pins_batches(raised: ExceptionChain) -> bool:
     """Return whether the exception shows that a data loader's thread for pinning memory lost a worker.
 
-    In this case, the thread (torch's ``_utils/pin_memory.py``) fails to connect to the worker
+    In this case, the thread (``_utils/pin_memory.py`` in torch) fails to connect to the worker
     (``multiprocessing``).
     """
     if raised.setting != "thread" or raised.exception not in _GONE:
@@ -384,7 +385,7 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-#: maximum number of different exceptions per stream, because a log can contain many tracebacks
+#: Maximum number of different exceptions per stream, because a log can contain many tracebacks.
 MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
@@ -416,7 +417,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts ``left``, the exceptions that are incomplete at the stream's end."""
+        """Return a copy that also counts `left`, the exceptions that are incomplete at the stream's end."""
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )
@@ -428,9 +429,9 @@ class ExceptionTable(msgspec.Struct):
 def unknown_in(
     table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()
 ) -> list[CountedException]:
-    """Return the failures in a stream that no rule in ``known`` matched.
+    """Return the failures in a stream that no rule in `known` matched.
 
-    ``aborts`` are rules that match every SIGABRT, regardless of its reason. They do not explain a crash if
+    `aborts` are rules that match every SIGABRT, regardless of its reason. They do not explain a crash if
     the crash's message states the reason.
     """
     return [

@@ -72,13 +72,13 @@ class TemplateTable(msgspec.Struct):
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    #: True if lines were skipped or entries were dropped; known messages can then seem new
+    #: True if lines were skipped or entries were dropped. In this case, known messages can seem new.
     partial: bool = False
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
         """Count a line if its template is in the table. Return False otherwise.
 
-        ``index`` is the position of the line in its stream.
+        `index` is the position of the line in its stream.
         """
         entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
         if entry is None:
@@ -91,7 +91,7 @@ class TemplateTable(msgspec.Struct):
     def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
         """Count a line. Add an entry if the line's template is not in the table.
 
-        ``count`` is greater than 1 if the line represents several lines with the same template.
+        `count` is greater than 1 if the line represents several lines with the same template.
         """
         if self.again(line, mark.index, count):
             return

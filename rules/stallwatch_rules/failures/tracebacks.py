@@ -58,7 +58,7 @@ CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
 )
-_SUMMARY = lazy(r"\s*traceback *: $")  # the row of torchrun's summary that quotes a rank's error file
+_SUMMARY = lazy(r"\s*traceback *: $")  # the row of a torchrun summary that quotes a rank's error file
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
     r"|in the worker environment:$"  # message of Ray 2.55, _private/function_manager.py
@@ -79,8 +79,8 @@ _HANDLED = lazy(
 # not end the program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray prints the name of the task, followed by the task's own frames. Ray prints the same text for an actor
-# that failed to start. The escape character of Ray's color codes might have been lost when the text was
-# copied.
+# that failed to start. The escape character of the color codes from Ray might have been lost when the text
+# was copied.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
@@ -99,7 +99,7 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines between an introduction and its traceback
-#: maximum distance, in lines, between a logger's message about an exception and the exception's traceback.
+#: Maximum distance, in lines, between a logger's message about an exception and the exception's traceback.
 #: Lines of other processes can be in between.
 HEADED = 3
 HANDLED = 1  #: maximum number of lines between a message about a handled exception and its traceback
@@ -113,7 +113,7 @@ FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
 )
-# The start of lines that belong to a different message. They end the text of the exception.
+# The start of lines that belong to a different message. Such lines end the text of the exception.
 OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
@@ -154,7 +154,7 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name can be the name of an exception.
 
-    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case, any
+    `adjoining` is True if the line directly follows the frames of a traceback. In this case, any
     capitalized name is accepted, and so is the name ``error`` in a module.
     """
     last = name.rpartition(".")[2]
@@ -171,7 +171,7 @@ def _relays_remote(text: str) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a line's logger prefix if it equals the header's ``prefix`` except for digits."""
+    """Remove a line's logger prefix if it equals the header's `prefix` except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -182,7 +182,7 @@ _DIGITS = lazy(r"\d")
 
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
-#: number of foreign lines inside a traceback after which the reader abandons the traceback
+#: Number of foreign lines inside a traceback after which the reader abandons the traceback.
 FOREIGN_LINES = 30
 MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
@@ -213,9 +213,9 @@ class _Open(msgspec.Struct):
     group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
     rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
-    #: True if the previous exception reports only the exception of this traceback, which was raised first
+    #: True if the previous exception reports only the exception of this traceback, which was raised first.
     quoted: bool = False
-    #: indentation of the traceback's lines, or the column at which the box of rich's log handler begins
+    #: Indentation of the traceback's lines, or the column at which the box of the rich log handler begins.
     column: int = 0
 
     def unwrapped(self, text: str) -> str:
@@ -237,7 +237,7 @@ _START = LinePosition()
 class TracebackReader:
     """A reader that finds the exceptions in the lines of one source and rank.
 
-    For each exception, the reader also records the rules in ``failures`` that matched one of its lines.
+    For each exception, the reader also records the rules in `failures` that matched one of its lines.
     """
 
     def __init__(self, failures: Collection[str] = ()) -> None:
@@ -247,13 +247,14 @@ class TracebackReader:
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
         self._column = 0  # indentation of the exception's first line, for example in the output of pip
-        # True if a colon ends the exception's name; the message can then begin on the next line
+        # True if a colon ends the exception's name; the message can then begin on the next line.
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
-        # setting of the next traceback, according to the line that introduces it
+        # Setting of the next traceback, according to the line that introduces it.
         self._setting: Setting = "main"
         self._lines = 0  # number of remaining lines in which the introduced traceback must begin
-        # setting of a traceback that another process's traceback interrupted; its frames can follow
+        # Setting of a traceback that another process's traceback interrupted. Frames of the interrupted
+        # traceback can follow.
         self._interrupted: Setting = "main"
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
@@ -294,7 +295,7 @@ class TracebackReader:
     ) -> ExceptionChain | None:
         """Read the next line and the rules that matched it.
 
-        ``failed`` is the rank that a launcher's summary describes, if the line is part of a summary. If an
+        `failed` is the rank that a launcher's summary describes, if the line is part of a summary. If an
         earlier chain ended before this line, return it.
         """
         text = line.text
@@ -403,8 +404,8 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain in a destructor begins with a destructor's exception. If it does not, the ignored
-        # exception came from a different process.
+        # A chain in a destructor begins with a destructor's exception. Otherwise, the ignored exception came
+        # from a different process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":
@@ -465,7 +466,7 @@ class TracebackReader:
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             # A new exception that only quotes the earlier exception, such as a launcher's exception, does not
-            # explain it. Therefore, take over only the rules for failures.
+            # explain the earlier exception. Therefore, take over only the rules for failures.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
         raised.group, raised.warned, raised.rank = begun.group, begun.warned, begun.rank
         raised.setting = setting_of(begun.frames, begun.introduced)

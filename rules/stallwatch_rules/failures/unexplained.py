@@ -58,7 +58,8 @@ def _drain() -> Any:
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
 
 
-#: Lines that can follow any failure: rows of torchrun's table, and advice that CUDA prints in all its errors.
+#: Lines that can follow any failure: rows of the torchrun table, and advice that CUDA prints in all its
+#: errors.
 _BOILERPLATE = lazy(
     r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
     r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
@@ -114,7 +115,7 @@ class _Group:
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
     """Return the new lines of a run. The most significant line comes first.
 
-    New lines do not occur in ``baseline``. If no baseline is given, they do not occur in the healthy part of
+    New lines do not occur in `baseline`. If no baseline is given, they do not occur in the healthy part of
     the run.
     """
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
@@ -142,7 +143,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return the number of the line with the first step, for each source with enough steps.
+    """Return the line number of the first step, for each source with enough steps.
 
     Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.
@@ -238,8 +239,8 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     For other runs, new lines and a note are added only if the log ends with an error, or if a baseline does
-    not contain some of the lines. If ``ended`` is True, they are not added for other runs. In this case,
-    the caller knows the run's end from other evidence, or still watches the run.
+    not contain some of the lines. If `ended` is True, nothing is added for other runs. In this case, the
+    caller knows the run's end from other evidence, or still watches the run.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -11,12 +11,13 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
-#: the same minimum for a run that is known to have failed, because its output might be out of order
+#: Minimum number of later steps in a run that is known to have failed, because the output of such a run might
+#: be out of order.
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
-#: the same minimum for a run that is known to have failed, because the server might have answered pending
-#: requests
+#: Minimum number of later answers in a run that is known to have failed, because the server might have
+#: answered pending requests.
 SERVED_BUT_DIED = 20
 
 
@@ -26,7 +27,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: True if the run reached its last step, or printed that it finished
     silence: float | None = None  #: seconds without a step at the end of the run; ``None`` without timestamps
-    threshold: float = 1800.0  #: minimum time without a step, in seconds, that counts as a stall
+    threshold: float = 1800.0  #: minimum time in seconds without a step that counts as a stall
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to ``silence``
     timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not with a step
     failed_otherwise: bool = False  #: True if a different cause is known to have ended the run
@@ -37,7 +38,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     ended: bool = False  #: True if the log shows that the run was stalled until something ended it
     aborted: bool = False  #: True if the watcher ended the stalled run
     last_sign: float | None = None  #: time of the last step, according to the log's clock
-    #: True if the awaited rank is known from its stack or from a log without a timeout
+    #: True if the awaited rank is known from its stack or from a log without a timeout.
     missed: bool = False
 
     @property
@@ -109,7 +110,7 @@ class Trace(msgspec.Struct, frozen=True):
         return count
 
     def rate(self, start: int, end: int) -> float:
-        """Return the number of matches per step in the intervals from ``start`` to ``end`` (exclusive)."""
+        """Return the number of matches per step in the intervals from `start` to `end` (exclusive)."""
         part = self.intervals[start:end]
         steps = sum(interval.span for interval, _ in part)
         return sum(hits for _, hits in part) / steps if steps else 0.0
@@ -147,7 +148,7 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int
 def recovered(followed: int, count: int) -> Message:
     """Return the note on a failure that training survived.
 
-    A report shows the first of ``count`` matches. Therefore, the note states that the counted steps came
+    A report shows the first of `count` matches. Therefore, the note states that the counted steps came
     after the last match.
     """
     return message("diagnosis.recovered-last" if count > 1 else "diagnosis.recovered", steps=followed)

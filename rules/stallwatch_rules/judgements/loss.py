@@ -28,25 +28,25 @@ MID_RUN = 10  #: a first step beyond this multiple of the step distance is not t
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
-#: a loss below this multiple of the best losses is still near them, because the rise can begin slowly
+#: A loss below this multiple of the best losses is still near them, because the rise can begin slowly.
 NEAR_BEST = 1.1
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
-#: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
+#: A gradient norm above this multiple of the usual norm confirms a jump if there are few losses.
 GRADIENT = 5.0
 BASELINE = 50  #: maximum number of earlier points with which a jump is compared
 ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
 ZEROS_LATER = 10  #: minimum number of printed zeros that show a failure if the gradients were not 0 at first
 ZEROS_NEVER = 5  #: minimum number of zero losses with zero gradients, from the start, that show a failure
-#: minimum number of printed zeros if steps overflowed, because trainers can print 0 for skipped steps
+#: Minimum number of printed zeros if steps overflowed, because trainers can print 0 for skipped steps.
 ZEROS_AFTER_OVERFLOW = 50
 NO_MARGIN = 10  #: minimum number of equal losses that show a failure if the margins of all rewards are 0
-#: a loss below this many units of its last printed digit can change without changing the printed number
+#: A loss below this many units of its last printed digit can change without changing the printed number.
 COARSE = 20
-#: minimum ratio of the number of equal losses to the longest earlier series of equal losses, because some
-#: losses are computed rarely and printed repeatedly
+#: Minimum ratio of the number of equal losses to the longest earlier series of equal losses, because some
+#: losses are computed rarely and printed repeatedly.
 REPEATED = 3
-#: minimum number of equal losses if no other loss was printed; it exceeds the number of ranks on a node,
-#: which can all print the same loss
+#: Minimum number of equal losses if no other loss was printed. This minimum exceeds the number of ranks on a
+#: node, which can all print the same loss.
 ALL_EQUAL = 12
 GUESSED = 12  #: minimum number of losses at the level of random guesses that rule out a coincidence
 GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the logarithm of a number of classes
@@ -109,7 +109,7 @@ def _losses(points: Sequence[Point]) -> list[float]:
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows`` is True if the loss finally became NaN as a consequence of the rise. ``rewarded`` is
+    `nan_follows` is True if the loss finally became NaN as a consequence of the rise. `rewarded` is
     True for reinforcement learning, where a few values are not significant.
     """
     known = finite_losses(points)
@@ -123,7 +123,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
     if len(losses) < (2 if settled else 3) * width or min(losses) <= 0:
         return None
     before, recent = losses[:-width], losses[-width:]
-    # the latest losses overlap the best losses, as in every run that still learns
+    # The latest losses overlap the best losses, as in every run that still learns.
     if min(recent) <= ABOVE_ALL * min(before):
         return None
     starts = range(len(before) - width + 1)
@@ -136,7 +136,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
     if high < least or min(recent) <= ABOVE_ALL * max(best):
         return None
     note = message("diagnosis.loss-diverged", low=f"{low:.4g}", high=f"{high:.4g}", count=width)
-    # the median of three losses, because a noisy loss can briefly fall again after the rise began
+    # The median of three losses, because a noisy loss can briefly fall again after the rise began.
     middle = (median(losses[i - 1 : i + 2]) for i in range(1, len(before)))
     began = max(i for i, loss in enumerate(middle, 1) if loss <= NEAR_BEST * max(best))
     return Judgement("fatal" if nan_follows else "degrading", note, mark=known[began].mark)
@@ -172,8 +172,8 @@ def _noise(losses: Sequence[float]) -> float:
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
     """Return whether the gradient norm jumped together with the loss, or just before it.
 
-    Without gradient norms, the loss alone must show the jump: it must have been constant before the jump, and
-    must have risen by a large amount.
+    Without gradient norms, the loss alone must show the jump. The loss must have been constant before the
+    jump, and must have risen by a large amount.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -206,10 +206,10 @@ def judge_frozen(
 ) -> Judgement | None:
     """Assess a loss that has the same value many times, or that is no longer printed while steps continue.
 
-    ``unlogged`` is the number of training steps since a loss was printed. ``bar`` is True if a progress bar
-    prints the loss, because a bar repeats the last value. ``zero_is_odd`` is True if numbers are printed in
-    full and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
-    reinforcement learning and preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
+    `unlogged` is the number of training steps since a loss was printed. `bar` is True if a progress bar
+    prints the loss, because a bar repeats the last value. `zero_is_odd` is True if numbers are printed in
+    full and nothing suggests reinforcement learning, whose loss is zero by nature. `rewarded` is True for
+    reinforcement learning and preference learning, whose loss is ln 2 at first. `overflowed` is True if
     steps were skipped, because some trainers then print zeros.
     """
     known = [point for point in points if point.loss is not None]
@@ -246,10 +246,10 @@ def _guessing(known: Sequence[Point]) -> int | None:
     """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
     Return ``None`` if the last losses differ from ln(classes). A run normally has this loss at its start.
-    Therefore, the loss must have been different after the first values, or the log must begin in mid-run.
-    The values must fluctuate. Equal or steadily changing values have other reasons: several ranks print the
-    same values, values with few digits are rounded, or a smoothed loss passes through this value. A
-    constant loss is normal while the learning rate rises or is nearly zero.
+    Therefore, the loss must have been different after the first values, or the log must begin in mid-run. The
+    values must fluctuate. Equal or steadily changing values have other causes: several ranks print the same
+    values, values with few digits are rounded, or a smoothed loss passes through this value. A constant loss
+    is normal while the learning rate rises or is nearly zero.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -272,8 +272,8 @@ def _guessing(known: Sequence[Point]) -> int | None:
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
     """Return the minimum number of equal losses in a row that rules out a coincidence.
 
-    The number is larger if the losses have few digits. ``never_else`` is True if all earlier losses are
-    equal, too.
+    If the losses have few digits, more equal losses are needed. `never_else` is True if all earlier losses
+    are equal, too.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200

@@ -77,7 +77,7 @@ def judge_skipped(
 ) -> Judgement | None:
     """Assess a run that skipped nearly all of its steps.
 
-    ``first`` and ``last`` are the first and the last count of skipped steps that the engine printed, each
+    `first` and `last` are the first and the last count of skipped steps that the engine printed, each
     with its step. This assessment is for logs that show these counts but no overflows. A falling loss shows
     that steps are applied.
     """
@@ -105,7 +105,7 @@ def judge_falling_scale(
 ) -> Judgement | None:
     """Assess a loss scale that falls repeatedly, in logs that show the scale but no overflows.
 
-    ``excerpt`` is True if the log begins in mid-run, when the scale is already calibrated.
+    `excerpt` is True if the log begins in mid-run, when the scale is already calibrated.
     """
     known = [scale for scale in scales if scale is not None]
     row = 0

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-#: minimum number of bad losses in a row that rule out a coincidence, because fp16 training skips a step or
-#: two to find its loss scale
+#: Minimum number of bad losses in a row that rule out a coincidence, because fp16 training skips a step or
+#: two to find its loss scale.
 SEVERAL = 3
 GOOD = 20  #: number of finite losses in a row after which the run has recovered
 

@@ -44,7 +44,7 @@ KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: minimum number of equal evaluation results with five digits that show a failure
-EVALUATIONS_ROUNDED = 8  #: the same minimum for results with four digits
+EVALUATIONS_ROUNDED = 8  #: minimum number of equal evaluation results with four digits that show a failure
 
 
 class Quality(NamedTuple):
@@ -73,7 +73,7 @@ def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
 def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
     """Check whether the last values are 0.
 
-    The number of zeros at the end must be at least ``count``, and at least twice the length of any earlier
+    The number of zeros at the end must be at least `count`, and at least twice the length of any earlier
     series of zeros.
     """
     zeros = [value == 0 for value in metrics.get(metric, ())]
@@ -104,9 +104,9 @@ def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
 
 
 def not_a_number(metric: str, count: int, metrics: Metrics, *, at_first: bool = True) -> Params | None:
-    """Check whether at least the last ``count`` values are all NaN or infinite.
+    """Check whether at least the last `count` values are all NaN or infinite.
 
-    With ``at_first`` set to false, a metric that was never finite counts as not available in the run.
+    With `at_first` set to false, a metric that was never finite counts as not available in the run.
     """
     values = metrics.get(metric, ())
     bad = _at_end([not math.isfinite(value) for value in values])
@@ -117,7 +117,7 @@ def below_best(metric: str, metrics: Metrics) -> Params | None:
     """Check whether a reward is below the best reward of the run.
 
     If the reward is not below the best reward, the task might be solved, and the run has nothing left to
-    learn. The best reward is the highest value in the run that differs from the present reward, without
+    learn. The best reward is the highest value in the run that differs from the current reward, without
     outliers. A reward that never changed counts as the best, unless it is a penalty.
     """
     values = _finite(metrics, metric)
@@ -171,7 +171,7 @@ def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
 def never_changes(metric: str, other: str, metrics: Metrics) -> Params | None:
     """Check whether a metric has exactly the same value in many evaluations.
 
-    During these evaluations, the loss must change, and the metric ``other`` must not change. The values 0 and
+    During these evaluations, the loss must change, and the metric `other` must not change. The values 0 and
     1 do not count, because they belong to a task that the model has not started to learn, or has solved.
     """
     values = metrics.get(metric, ())
@@ -228,7 +228,7 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
     """Yield the tag and the assessment of each rule whose conditions hold for the metrics of a run.
 
-    ``ending`` is True if the run is near or past its last step, when schedules have ended.
+    `ending` is True if the run is near or past its last step, when schedules have ended.
     """
     known: set[Tag] = set()
     for quality in QUALITIES:

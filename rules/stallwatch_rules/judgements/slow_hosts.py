@@ -50,7 +50,7 @@ _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank can be behind or ahead
-# relative variation of tokens below which the time is assumed to be proportional to the tokens
+# Relative variation of tokens below which the time is assumed to be proportional to the tokens.
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time, because attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
@@ -300,7 +300,7 @@ class SlowHosts:
             self._hosts, self._ranks, self._raw = Comparison(), Comparison(OF_RANKS), Comparison()
 
     def join(self, host: str, rank: int, step: int) -> None:
-        """Add a rank. From now on, a step is compared only after this rank has reported it."""
+        """Add a rank. After this call, a step is compared only if this rank has reported the step."""
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
@@ -316,7 +316,7 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = times
         if len(self._open) > _MOST_OPEN:
-            # The oldest step is the first that was reported: after a restart, step numbers can be lower.
+            # The oldest step is the step that was reported first. After a restart, step numbers can be lower.
             del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
@@ -362,7 +362,7 @@ class SlowHosts:
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
         found: Lag[str] | Lag[int] | None = self._hosts.see(self._of_hosts(values))
-        # the test of single ranks adds nothing if each host has one rank
+        # The test of single ranks adds nothing if each host has one rank.
         if len(set(self._host.values())) < len(step):
             late_rank = self._ranks.see(self._of_ranks(values))
             found = found or late_rank
@@ -434,7 +434,7 @@ class SlowHosts:
             return  # the host is slow, but has so much less work that no rank waits
         slow = self._with_cost(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
-        # the part of the step for which no rank waits
+        # The part of the step for which no rank waits.
         alone = median(self._whole[number] for number in self._ranks_of(slow)) - whole
         if alone < slow.cost * whole / 2 and self._is_costly(slow.cost):
             self._since = 0
@@ -456,7 +456,7 @@ class SlowHosts:
         return [rank for rank, host in self._host.items() if host == slow.host]
 
     def _look_again(self, slow: SlowHost) -> None:
-        """Update ``slow`` if the slow host has caught up with other hosts, or has become much slower."""
+        """Update `slow` if the slow host has caught up with other hosts, or has become much slower."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._with_cost(slow.host, slow.rank, lag, slow.steps, slow.kind)

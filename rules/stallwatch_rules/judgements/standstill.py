@@ -31,7 +31,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
     """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks can wait for each other forever.
 
-    This happens if ranks with different experts gather different parameters. ``witness`` is True if the log
+    This happens if ranks with different experts gather different parameters. `witness` is True if the log
     shows this difference, or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
@@ -42,8 +42,8 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
     """Assess a run that hangs in its first collectives because peer-to-peer transfers between GPUs fail.
 
-    ``direct`` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
-    ``first_work`` is the number of the collective that timed out.
+    `direct` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
+    `first_work` is the number of the collective that timed out.
     """
     if not direct or facts.advances or not facts.is_stalled:
         return None
@@ -73,8 +73,8 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
     """Return a note if a run might have stalled before a user stopped it, and an empty string otherwise.
 
-    The note requires that no step was completed for much longer than usual. ``durations`` contains the
-    seconds between signs of a step, and ``paces`` contains the seconds that steps took. If both are empty,
+    The note requires that no step was completed for much longer than usual. `durations` contains the
+    seconds between signs of a step, and `paces` contains the seconds that steps took. If both are empty,
     the usual time is unknown, and the result is an empty string.
     """
     usual = paces or durations
@@ -86,7 +86,7 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
 def stopped_late(silence: float | None, durations: Sequence[float]) -> bool:
     """Return whether no step was completed for much longer than usual before a user stopped a run.
 
-    ``durations`` contains the seconds between signs of a step.
+    `durations` contains the seconds between signs of a step.
     """
     return silence is not None and silence > limit_of_steps(durations, Limits(floor=LATE))
 
@@ -94,7 +94,7 @@ def stopped_late(silence: float | None, durations: Sequence[float]) -> bool:
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     """Assess ranks that exited early, while other ranks stalled, failed, or continued without them.
 
-    If the run ended well, ``left`` must contain only the ranks without which the run continued.
+    If the run ended well, `left` must contain only the ranks without which the run continued.
     """
     if ranks_run_continued_without(left, facts):
         who = some_ranks({process.rank for process in left if process.rank is not None})
@@ -114,7 +114,7 @@ def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> 
 
 
 def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> list[ExitedRank]:
-    """Return the processes with their last steps. Unknown steps are taken from ``steps``."""
+    """Return the processes with their last steps. Unknown steps are taken from `steps`."""
     return [
         process
         if process.step is not None or process.rank is None
@@ -126,7 +126,7 @@ def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> l
 def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message:
     """Return a sentence such as ``Rank 2 exited without an error at step 40, …``.
 
-    ``stepped`` is True if the log shows steps.
+    `stepped` is True if the log shows steps.
     """
     ranks = sorted({process.rank for process in left if process.rank is not None})
     steps = [process.step for process in left if process.step is not None]

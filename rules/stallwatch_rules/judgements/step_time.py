@@ -21,16 +21,18 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-#: the last third of the slow steps must exceed this multiple; otherwise, the run recovered
+#: The last third of the slow steps must exceed this multiple of the baseline. Otherwise, the run recovered.
 STILL_SLOWER = 1.3
-#: minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
-#: slower steps merely contain more tokens
+#: Minimum ratio of the present tokens per second to the tokens per second in the first third of the run, if
+#: slower steps merely contain more tokens.
 AS_QUICK = 0.9
-#: minimum numbers of printed rates: in total, and in each of the two parts (before and during the slow steps)
+#: Minimum numbers of printed rates: in total, and in each of the two parts (before and during the slow
+#: steps).
 RATES, FEW_RATES = 15, 3
-#: a mean since the start of the run can show slow steps only if they reduce the mean to at most this multiple
+#: A mean since the start of the run can show slow steps only if they reduce the mean to at most this
+#: multiple.
 MEAN_FALLS = 0.95
-#: minimum growth of the tokens per step, calculated as if the printed rate were a mean since the start
+#: Minimum growth of the tokens per step, calculated as if the printed rate were a mean since the start.
 MORE_WORK = 1.2
 #: Minimum ratio of the present pace to the usual pace for a slowdown that matters in a finished run.
 #: Schedules of batch sizes and sequence lengths make the steps of many finished runs two or three times as
@@ -40,11 +42,11 @@ LOST = 0.25  #: minimum share of a finished run's time that the slowdown must ha
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
-#: number of steps to which LIMIT applies; for a different number of steps, 2 ln(steps / LIMIT_STEPS) is
-#: added
+#: Number of steps to which LIMIT applies. For a different number of steps, 2 ln(steps / LIMIT_STEPS) is
+#: added.
 LIMIT_STEPS = 400
 LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
-SHIFT = 1.04  #: minimum ratio of the new pace to the old pace for a straggler
+SHIFT = 1.04  #: minimum ratio of the later pace to the earlier pace that shows a straggler
 EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
@@ -98,7 +100,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every window length is tested: if a window does not begin at the rise, the rise itself makes the steps
+    # Every window length is tested. If a window does not begin at the rise, the rise itself makes the steps
     # look correlated.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
@@ -171,7 +173,7 @@ def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the first index from which all later paces are clearly above the former pace ``usual``.
+    """Return the first index from which all later paces are clearly above the former pace `usual`.
 
     The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
@@ -189,7 +191,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
 
     In synchronous training, all steps are as even as the steps of the slowest rank. If steps varied by two
     percent, a permanent rise of five percent means that one GPU is slower. Return ``None`` if the steps are
-    uneven or did not become slower. ``excerpt`` is True if the log begins in mid-run, where a few steps are
+    uneven or did not become slower. `excerpt` is True if the log begins in mid-run, where a few steps are
     sufficient evidence.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that are combined into one pace
@@ -240,7 +242,7 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that became permanently slower by more than half. ``paces`` are seconds per step.
+    """Assess steps that became permanently slower by more than half. `paces` are seconds per step.
 
     A slowdown of a run that has finished matters only if it cost much of the run's time.
     """

@@ -16,7 +16,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around the messages."""
     if facts.is_stalled:
-        # such messages do not make a rank wait; at most, they slowed the run down before the stall
+        # Such messages do not make a rank wait. At most, they slowed the run down before the stall.
         if facts.missed:
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):

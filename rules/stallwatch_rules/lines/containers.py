@@ -1,14 +1,14 @@
 """Parse the records in which container runtimes and log collectors store log text, its time, and its stream.
 
-Kubernetes' CRI records and Docker's JSON records contain a text, its time, and its stream. They also show
-whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB
-and writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
-similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services,
-journald's ``-o json``, and loggers that write JSON use different keys for the text: ``message``, ``msg``,
-``log``, ``line``, ``textPayload``. Their records also contain a time, a level, or the origin of the line. A
-JSON object without any of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3,
-"loss": 0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the
-step to all their records.
+CRI records of Kubernetes and JSON records of Docker contain a text, its time, and its stream. They also show
+whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB and
+writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
+similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services, journald
+(``-o json``), and loggers that write JSON use different keys for the text: ``message``, ``msg``, ``log``,
+``line``, or ``textPayload``. Their records also contain a time, a level, or the origin of the line. A JSON
+object without any of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
+0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the step to all
+their records.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _DockerRecord(msgspec.Struct):
     log: str
     stream: str
     time: str
-    _p: str = ""  # CRI's flag for partial lines, copied by Fluent Bit
+    _p: str = ""  # the CRI flag for partial lines, copied by Fluent Bit
 
 
 _docker = msgspec.json.Decoder(_DockerRecord)
@@ -111,7 +111,7 @@ def _of_docker(record: dict[str, object]) -> Record | None:
     if found is None or not isinstance(log, str) or not isinstance(stream, str):
         return None
     text = log.removesuffix("\n")
-    partial = tag == "P" if tag else text == log  # Fluent Bit copies CRI's flag for partial lines
+    partial = tag == "P" if tag else text == log  # Fluent Bit copies the CRI flag for partial lines
     return Record(unix_time(found[1], found[2], found[3]), stream, partial, text)
 
 

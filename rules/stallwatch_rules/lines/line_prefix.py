@@ -39,7 +39,7 @@ _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
 # Words that cannot be part of a prefix: the description of a progress bar, a phase other than training, a
-# document, and "CANCELLED". The last word precedes the time in Slurm's message about the end of a job.
+# document, and "CANCELLED". The last word precedes the time in the Slurm message that a job was canceled.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
@@ -64,7 +64,7 @@ class LinePrefix(NamedTuple):
     """A prefix to remove from each line."""
 
     form: re.Pattern[str]
-    #: True if the prefix opens a quote that ends at the end of the line, as in a cell of a table
+    #: True if the prefix opens a quote that ends at the end of the line, as in a cell of a table.
     quoted: bool = False
 
     def take(self, text: str) -> tuple[str, str]:

@@ -12,12 +12,12 @@ MAX_LINE = 64 * 1024  #: maximum number of bytes of a line that are kept
 TAIL = 16 * 1024  #: number of bytes that are kept from the end of a longer line
 HEAD = MAX_LINE - TAIL
 CUT = "\n"  #: mark that replaces the removed text; it cannot occur elsewhere in a line
-#: mark before the end of a shortened line, which shows that this end is not the start of a line
+#: Mark before the end of a shortened line, which shows that this end is not the start of a line.
 GOES_ON = "…"
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Append ``data`` to an unfinished line. If the line becomes too long, remove bytes from its middle.
+    """Append `data` to an unfinished line. If the line becomes too long, remove bytes from its middle.
 
     A shortened line has ``MAX_LINE + 1`` bytes. This length shows that bytes were removed.
     """

@@ -1,11 +1,11 @@
 """Find the rank that printed a line from launchers' prefixes, numeric labels, or file names.
 
-``srun --label`` puts only the task number in front of each line. Intel MPI's ``-prepend-rank`` uses a
-number in brackets. DeepSpeed's launcher uses pdsh to start several nodes, and pdsh puts the hostname in
+``srun --label`` puts only the task number in front of each line. Intel MPI with ``-prepend-rank`` uses a
+number in brackets. The DeepSpeed launcher uses pdsh to start several nodes, and pdsh puts the hostname in
 front of each line. Other text often looks like these labels, so the labels of a source are learned from its
 first lines. For a file, they are learned before its lines are read. For a stream, the first few lines keep
-their labels. A task is a rank, unless each task is a launcher that starts the ranks of a node. In this
-case, the label is the number of the node.
+their labels. A task is a rank, unless each task is a launcher that starts the ranks of a node. In this case,
+the label is the number of the node.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from stallwatch_rules.text.lazy import lazy
 # tracebacks.
 _BRACKETED = lazy(
     r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
-    # prefixes of mpirun and Horovod
+    # Prefixes of mpirun and Horovod.
     r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"
     r"|\[std(?:out|err)\] ?"  # prefix of Azure ML, and of Horovod on Spark
     r"|\[pod/[\w.-]+/[\w.-]+\] "  # prefix of kubectl logs --prefix
 )
 _BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
-# Prefixes of Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", of SkyPilot's tasks, and of vLLM's workers
+# Prefixes of Ray workers "(WorkerDict pid=7, ip=10.0.0.2)", of SkyPilot tasks, and of vLLM workers
 # "(VllmWorker rank=3 pid=7)".
 _RAY = lazy(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
-# The number after SkyPilot's ", rank=" is the number of a node.
+# The number after ", rank=" in a SkyPilot prefix is the number of a node.
 _RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")
 _REPEATED = lazy(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
 _JOURNALD = lazy(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
@@ -42,13 +42,13 @@ _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
 # The prefix of pdsh, if a rank's prefix follows it.
 _HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")
-# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog. Only the numbers in process group 0 are
+# Ranks in messages of log_dist in DeepSpeed and of the NCCL watchdog. Only the numbers in process group 0 are
 # global ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
-    r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # prefix of MosaicML's Composer
+    r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # prefix of MosaicML Composer
 )
-# messages such as "rank 3 step 17 …", "12.5s rank 3 …"
+# Messages such as "rank 3 step 17 …" and "12.5s rank 3 …".
 _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")
 
 
@@ -110,7 +110,7 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
-# minimum number of lines to accept labels as task numbers, if the lines of tasks numbered from 0 alternate
+# Minimum number of lines to accept labels as task numbers, if the lines of tasks numbered from 0 alternate.
 _SURE_TASKS = 4
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or host. Quote marks or other marks of pasted text can
@@ -148,10 +148,10 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # maximum number of characters of a command to search
-# minimum number of consecutive lines with the names of a few hosts to accept these names as labels
+# Minimum number of consecutive lines with the names of a few hosts to accept these names as labels.
 _SURE_HOSTS = 20
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
-# maximum number of lines to search, because a launcher labels either all lines or no lines
+# Maximum number of lines to search, because a launcher labels either all lines or no lines.
 _FIRST_LINES = 1000
 
 
@@ -190,7 +190,7 @@ class TaskLabels:
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
         """Learn the labels of a source from its first lines.
 
-        ``alike`` is True if all lines of the source have the same format. In this case, no later line is
+        `alike` is True if all lines of the source have the same format. In this case, no later line is
         searched for labels if the first lines are sufficient evidence.
         """
         ahead = TaskLabels()
@@ -249,7 +249,7 @@ class TaskLabels:
     def _sure(self, text: str) -> bool:
         """Return whether the numbers in front of the latest lines are certainly task numbers.
 
-        ``text`` is the latest of these lines.
+        `text` is the latest of these lines.
         """
         row, tasks = self._numbers, set(self._numbers)
         repeated = 2 * len(tasks) <= len(row)
@@ -286,7 +286,7 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
     The position of a rank in the result is its local rank. The result is used for lines and files that
     contain only local ranks. Launchers number the ranks host by host (torch 2.13,
     elastic/agent/server/api.py, ``_assign_worker_ranks``), so local ranks and ranks have the same order.
-    ``ranks`` can be incomplete if `first`, the rank with local rank 0, is known. The result is empty if a
+    `ranks` can be incomplete if `first`, the rank with local rank 0, is known. The result is empty if a
     number can be both a rank and a local rank of this host.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
@@ -296,15 +296,15 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
 _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
 _NUMBERED_FILE = lazy(
-    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of MindSpore's msrun
+    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of msrun in MindSpore
     r"|workerlog\.(?:n0\.c)?(\d{1,5})"  # log files of paddle.distributed.launch, on the first node
     r"|std_log_process_(\d{1,5})\.txt"  # log files of Azure ML
-    # names in which Slurm's %t follows a word
+    # Names in which the Slurm placeholder %t follows a word.
     r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",
     re.IGNORECASE,
 )
 _RANK_FOLDER = lazy(
-    # names of folders from torch, Open MPI, MindSpore, and Ascend
+    # Names of folders from torch, Open MPI, MindSpore, and Ascend.
     r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",
     re.IGNORECASE,
 )
@@ -347,12 +347,13 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
-# torchrun's folders (torch 2.13, elastic/multiprocessing/api.py), and names that state the kind of the number
+# Folders of torchrun (torch 2.13, elastic/multiprocessing/api.py), and names that state the kind of the
+# number.
 _LOCAL = lazy(r"(?:^|[/\\!])attempt_\d+[/\\]\d+[/\\][^/\\]+$|(?i:local[._-]?rank[._-]?\d)")
 
 
 def has_local_rank(path: str) -> bool:
-    """Return whether the rank in a path is certainly a local rank, as in torchrun's folders."""
+    """Return whether the rank in a path is certainly a local rank, as in torchrun folders."""
     return _LOCAL.search(path) is not None
 
 

@@ -36,7 +36,7 @@ __all__ = ["MAX_LINE", "LineReader"]
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of prefixes and timestamps
-# first characters of levels that can precede a timestamp
+# First characters of levels that can precede a timestamp.
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))
 _MAY_QUOTE = "{>"  # first characters of records that can contain an escaped string
 _Partial = tuple[str, int, float | None]  # text, line number, and time of an unfinished record
@@ -45,11 +45,12 @@ _Partial = tuple[str, int, float | None]  # text, line number, and time of an un
 class LineReader:
     """A reader that converts the bytes of one source into lines.
 
-    ``rank`` is the rank of all lines that do not contain a rank. The time of a line is the first known time
+    `rank` is the rank of all lines that do not contain a rank. The time of a line is the first known time
     from this list: the time of the line's container record (CRI or Docker), the ``time`` that ``feed``
     receives for a live source, the timestamp in the line, and the last time of the line's rank in this
-    source. ``lead`` is a prefix that all lines have (see ``line_prefix``). ``local_ranks`` are the ranks of
-    the host in ascending order. They are used if lines contain local ranks, as in torchrun's ``[default0]:``.
+    source. `lead` is a prefix that all lines have (see ``line_prefix``). `local_ranks` are the ranks of
+    the host in ascending order. They are used if lines contain local ranks, as in the torchrun prefix
+    ``[default0]:``.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class LineReader:
         self.rank = rank
         self.cut = 0  #: number of lines longer than MAX_LINE
         self.bytes = 0  #: number of bytes read so far
-        # the first bytes, until it is known whether they are a byte order mark
+        # The first bytes, until it is known whether they are a byte order mark.
         self._head: bytes | None = b""
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, shortened to at most MAX_LINE + 1 bytes
-        # time at which the last bytes of ``_held`` arrived, if it is known
+        # Time at which the last bytes of ``_held`` arrived, if it is known.
         self._held_at: float | None = None
         self._redrawn = False  # True if the unfinished segment follows a carriage return
-        self.number = 1  #: number of the next line
+        self.number = 1  #: line number of the next line
         self._line_start = True
         self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
@@ -87,7 +88,7 @@ class LineReader:
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Prepare the reader for single lines that do not follow each other, and return the reader.
 
-        Such lines have no labels, and were written at approximately the time ``near``. The state from earlier
+        Such lines have no labels, and were written at approximately the time `near`. The state from earlier
         lines is discarded, so the same reader can be used for many unrelated lines.
         """
         self._head, self._near, self.number = None, near, number
@@ -138,10 +139,11 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip bytes that contain ``ends`` line ends, and return the lines that the skipped bytes cut off.
+        """Skip bytes that contain `ends` line ends, and return the lines that the skipped bytes cut off.
 
-        The bytes read before must end with a complete segment, or inside a line longer than ``MAX_LINE``. The
-        rest of such a line is skipped. A partial record does not continue after the skipped bytes.
+        The bytes that were read before must end with a complete segment, or inside a line longer than
+        ``MAX_LINE``. The rest of such a line is skipped. A partial record does not continue after the skipped
+        bytes.
         """
         out: list[Line] = []
         if raw := self._unfinished():

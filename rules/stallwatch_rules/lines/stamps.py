@@ -16,8 +16,8 @@ from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.text.lazy import lazy
 
-# Text that loggers put in front of their timestamps: a level, a name in brackets, or Megatron's "[after …]
-# datetime:".
+# Text that loggers put in front of their timestamps: a level, a name in brackets, or "[after …] datetime:"
+# (Megatron-LM).
 _LEAD = (
     r"(?:\[[A-Z]+\||\[[\w./ :|-]{1,48}\][ :]{0,2}|[A-Z]{4,9}[:| ]{1,4}|[A-Z]{2,12}\([\w,./-]{1,60}\):"
     r"|datetime: |\[| - ){0,3}"
@@ -34,15 +34,15 @@ _LEAD_LENGTH = 110  # maximum number of characters in front of the year
 _SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # timestamp of vLLM
-_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine's form
+_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # timestamp of mmengine
 _NAMED = lazy(  # timestamp of syslog, dmesg -T, and date
     r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
-# The hour is tested after the colon, because Python's search for a colon is faster.
+# The hour is tested after the colon, because Python searches faster for a pattern that begins with a colon.
 _ZONED = lazy(r":(?<=\d\d:)\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
-CANCELLED = "CANCELLED AT"  #: text before the time in slurmstepd's last message
+CANCELLED = "CANCELLED AT"  #: text before the time in the last message of slurmstepd
 _CANCELLED = lazy(  # from Slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
@@ -56,7 +56,7 @@ _KEYED = lazy(
 # Each key in ``TIME_KEYS`` ends with one of these texts.
 _KEY_ENDS = {quote: tuple(end + quote for end in ("time", "ts", "stamp", quote + "t")) for quote in "\"'"}
 _YEAR_2001, _YEAR_2100 = 1e9, 4.1e9
-_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that Ray's driver adds to lines of its daemons
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that the Ray driver adds to lines of Ray daemons
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
 _HOUR = 3600.0
@@ -71,7 +71,7 @@ _SUNDAY = 6
 def time_of_line(text: str, near: float | None = None) -> float | None:
     """Return the time of a line, or ``None``.
 
-    The time is at the start of the line, under a key of a JSON line, or in slurmstepd's message about a
+    The time is at the start of the line, under a key of a JSON line, or in the slurmstepd message about a
     canceled job.
     """
     first = text[:1]
@@ -85,7 +85,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # Megatron's lines begin with a space and a bracket
+        if not text.startswith("["):  # Megatron-LM lines begin with a space and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -131,7 +131,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours that the clock can skip or repeat on the day of ``moment``."""
+    """Return the starts of the hours that the clock can skip or repeat on the day of `moment`."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):

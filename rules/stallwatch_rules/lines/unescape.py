@@ -1,9 +1,10 @@
 """Restore lines that were changed after programs printed them.
 
-If one process prints while another process has not ended its line, one line contains the texts of both.
-Forums and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of a web
-page contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON log
-can contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a table.
+If one process prints while another process has not ended its line, one line contains the texts of both
+processes. Forums and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of
+a web page contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON
+log can contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a
+table.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _may_be_interleaved(text: str) -> bool:
 
 
 COLON = "："
-#: characters that programs print, keyed by the typographic characters that replace them on web pages
+#: Characters that programs print, keyed by the typographic characters that replace them on web pages.
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")

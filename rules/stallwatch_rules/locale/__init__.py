@@ -1,12 +1,12 @@
 """Render messages in English and Chinese. No other module chooses a language.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
-is the template for ``count=1``. In addition to Python's own format specifications, a field can have these
-specifications:
-* ``span``: format seconds as a duration, such as ``42 s`` or ``3 min 10 s``,
-* ``one|many``: use the first word if the number is 1, and otherwise the second word,
-* ``commas``, ``semicolons``, or ``brackets``: join the items of a list in this way,
-* ``capital``, alone or after a comma (``semicolons,capital``): convert the first letter to a capital.
+is the template for ``count=1``. In addition to Python's own format specifications, a field can have the
+following specifications:
+* ``span``: Format seconds as a duration, such as ``42 s`` or ``3 min 10 s``.
+* ``one|many``: Use the first word if the number is 1, and otherwise the second word.
+* ``commas``, ``semicolons``, or ``brackets``: Join the items of a list in this way.
+* ``capital``, alone or after a comma (``semicolons,capital``): Convert the first letter to a capital.
 
 A test checks that both languages have the same keys with the same fields.
 """

@@ -27,7 +27,7 @@ class DatabaseStore:
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
         """Return the hyperscan database of these patterns and texts.
 
-        The numbers of the texts in the database follow the numbers of the patterns.
+        The IDs of the texts in the database follow the IDs of the patterns.
 
         Raise ``hyperscan.error`` if the database cannot be compiled.
         """
@@ -80,7 +80,7 @@ def _processor() -> str:
     return platform.processor()
 
 
-Hits = tuple[list[int], list[int]]  #: pattern number and end offset of each match, sorted by end offset
+Hits = tuple[list[int], list[int]]  #: pattern ID and end offset of each match, sorted by end offset
 
 
 class BlockScanner:
@@ -91,7 +91,7 @@ class BlockScanner:
         self._local = threading.local()  # threads must not share scratch space
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return all matches in a block, or only the first ``most`` matches if ``most`` is given."""
+        """Return all matches in a block, or only the first `most` matches if `most` is given."""
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             scratch = self._local.scratch = hyperscan.Scratch(self._database)

@@ -56,10 +56,10 @@ def load_or_make(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the cached result for these inputs (``parts``), or create and store the result.
+    """Load the cached result for these inputs (`parts`), or create and store the result.
 
-    If ``folder`` is ``None``, nothing is loaded or stored. A digest of the inputs and the code replaces the
-    ``*`` in ``name``. Of the files with such a name, only the newest ``most`` files are kept.
+    If `folder` is ``None``, nothing is loaded or stored. A digest of the inputs and the code replaces the
+    ``*`` in `name`. Of the files with such a name, only the newest `most` files are kept.
     """
     if folder is None:
         return make()
@@ -83,7 +83,7 @@ def _digest(parts: object) -> str:
 def _makers() -> bytes:
     """Return a digest of the code that creates cached results.
 
-    If the code changes, old results are not used.
+    If the code changes, results of the earlier code are not used.
     """
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def _makers() -> bytes:
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:
-    """Delete all files whose names match ``pattern``, except for the newest ``kept`` files."""
+    """Delete all files whose names match `pattern`, except for the newest `kept` files."""
     with contextlib.suppress(OSError):
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-kept]:

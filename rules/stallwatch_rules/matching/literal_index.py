@@ -6,10 +6,10 @@ for the texts of many patterns, and for the few patterns without such a text. Th
 on lines that contain the pattern's text.
 
 Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these eight bytes
-match. Therefore, a text is shortened so that its last bytes are rare: many words end like ``failed to
-initialize``, but few end like ``failed to initializ``. The shortened texts occur on hardly more lines, and
-the search takes about a fifth less time (2.8 instead of 2.2 GB/s with 200 patterns, and 1.2 instead of 1.0
-GB/s with 1,000 patterns).
+match. Therefore, a text is shortened so that its last bytes are rare. For example, many words end like
+``failed to initialize``, but few end like ``failed to initializ``. The shortened texts occur on hardly more
+lines, and the search takes about a fifth less time (2.8 instead of 2.2 GB/s with 200 patterns, and 1.2
+instead of 1.0 GB/s with 1,000 patterns).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened_pattern
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of regular expressions is not public. Its name changed in Python 3.11.
+# The regular expression parser of Python is not public. The name of this parser changed in Python 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
@@ -230,7 +230,7 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Index additional texts (``words``) and all patterns except those whose numbers are in ``without``.
+        """Index additional texts (`words`) and all patterns except those whose indexes are in `without`.
 
         A hit of an additional text has a number after the last index of ``owners``.
         """
@@ -243,10 +243,10 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        #: numbers of the patterns that are searched for directly because they have no fixed text
+        #: Indexes of the patterns that are searched for directly because they have no fixed text.
         self.rest = table.rest
-        #: Pattern numbers for each hit number: one pattern from ``rest``, or all patterns that share the
-        #: text that was found.
+        #: Pattern indexes for each hit: one pattern from ``rest``, or all patterns that share the text that
+        #: was found.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:

@@ -24,7 +24,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-#: maximum memory, in bytes, of a google-re2 set's automaton; the default of 8 MiB is too small
+#: Maximum memory, in bytes, of the automaton of a google-re2 set. The default of 8 MiB is too small.
 SET_MEMORY = 256 << 20
 
 Candidate = tuple[int, int]  #: line index, pattern index
@@ -85,7 +85,7 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
 MAX_CHARACTERS = MAX_LINE  #: maximum number of characters of a line that are searched
 MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are stored
 
-#: environment variable; its value "re2" selects google-re2 even if hyperscan is installed
+#: Environment variable. The value "re2" selects google-re2 even if hyperscan is installed.
 ENGINE_VARIABLE = "STALLWATCH_MATCHER"
 
 Hit = tuple[int, str, dict[str, str]]  #: line index, rule ID, captures
@@ -94,7 +94,7 @@ Hit = tuple[int, str, dict[str, str]]  #: line index, rule ID, captures
 class Scan(NamedTuple):
     """The rules that match in one portion of lines, and the lines that match the ``requires`` of rules."""
 
-    #: hits sorted by line, then by position in the catalogue; at most one hit per line and rule
+    #: Hits sorted by line, then by position in the catalogue, with at most one hit per line and rule.
     matches: list[Hit]
     contexts: list[tuple[int, str]]  #: line index, and ID of a rule whose ``requires`` matches the line
 
@@ -152,7 +152,7 @@ class Matcher:
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the rules that match lines. Only the patterns with these numbers are used."""
+        """Return the rules that match lines. Only the patterns with these indexes are used."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
@@ -196,7 +196,7 @@ class Matcher:
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
         """Return the rules that match, with ``requires`` applied.
 
-        ``lines`` must contain all lines of the run.
+        `lines` must contain all lines of the run.
         """
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}

@@ -95,7 +95,7 @@ def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None
     """Read the packaged pages and the pages in extra folders (``<family>/<id>.md``).
 
     Invalid pages are omitted and reported in ``problems``. All other pages are loaded. Parsed pages and
-    compiled patterns are cached in the folder ``cache``.
+    compiled patterns are cached in the folder `cache`.
     """
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
@@ -272,7 +272,7 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:
-    """Return the number of the first line of the page that contains the text, or 1 if no line does."""
+    """Return the line number at which the text first occurs in the page, or 1 if it does not occur."""
     try:
         lines = Path(page.path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):

@@ -1,17 +1,17 @@
 """Select the texts of a rule page that apply to a run: the fixes and the cause.
 
-A fix can start with conditions in braces, separated by semicolons. It is shown only if no condition fails.
-The conditions are:
-* ``deepspeed<0.15.4``: the log shows a package version in this range
-* ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
-* ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured
-  (see ``comparisons.py``)
-* ``log ~ size mismatch for score``: this pattern matches a stored line of the log
-* ``finished``: training had completed
-* ``trained``, ``not trained``: the ranks had completed a step before the line that matched, or had not
-* ``rank unknown``: the rank for which the other ranks wait is unknown, and the fix only helps to find this
-  rank
-* ``else``: none of the conditional fixes directly before this fix is shown
+A fix can start with conditions in braces, separated by semicolons. The fix is shown only if no condition
+fails. The following conditions exist:
+* ``deepspeed<0.15.4``: The log shows a package version in this range.
+* ``in verl, openrlhf``: One of these frameworks, which ``failures/frameworks.json`` lists, printed the log.
+* ``tried > total``: The number that ``tried`` captured is larger than the number that ``total`` captured (see
+  ``comparisons.py``).
+* ``log ~ size mismatch for score``: This pattern matches a stored line of the log.
+* ``finished``: Training had completed.
+* ``trained``, ``not trained``: The ranks had completed a step before the line that matched, or had not.
+* ``rank unknown``: The rank for which the other ranks wait is unknown, and the fix only helps to find this
+  rank.
+* ``else``: None of the conditional fixes directly before this fix is shown.
 
 ``stallwatch rules new`` writes placeholders that the author must replace. ``stallwatch rules check`` reports
 placeholders, and reports about runs omit them.
@@ -47,7 +47,7 @@ _CONDITION = lazy(r"\{(?P<condition>(?:[^{}]|\{[\d,]+\})*)\}\s*(?P<text>.*)", re
 class Evidence(msgspec.Struct, frozen=True):
     """Facts about a run that determine which fixes of a page are shown."""
 
-    #: ID of a framework in ``failures/frameworks.json``; empty if no framework was recognized
+    #: ID of a framework in ``failures/frameworks.json``; empty if no framework was recognized.
     framework: str = ""
     captures: Mapping[str, str] = {}
     finished: bool = False
@@ -161,7 +161,7 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
 
     Placeholders and fixes with a condition that fails are omitted. If a condition cannot be evaluated, for
     example because the log does not contain the version, the condition is added to the text of the fix.
-    Without ``evidence``, fixes with conditions on the run come last.
+    Without `evidence`, fixes with conditions on the run come last.
     """
     fixes: list[Text] = []
     last: list[Text] = []

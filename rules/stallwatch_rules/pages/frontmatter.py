@@ -15,8 +15,8 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: If PyYAML has libyaml, loading is ten times as fast. libyaml also limits the nesting of values. PyYAML's
-#: own loader can need minutes for deeply nested values.
+#: If PyYAML has libyaml, loading is ten times as fast. libyaml also limits the nesting of values. The Python
+#: loader of PyYAML can need minutes for deeply nested values.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
@@ -32,7 +32,7 @@ class FrontMatter:
     values: Any
     node: yaml.Node | None
     body: str
-    body_line: int  #: number of the line on which the body starts, counted from 1
+    body_line: int  #: 1-based line number at which the body starts
 
     def line_of(self, *keys: str | int) -> int:
         """Return the line number of the value at ``keys``, or of the innermost value around it."""

@@ -55,10 +55,10 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions in the file; empty for any function
-    #: class names of exceptions, optionally with their modules; empty for any class
+    #: Class names of exceptions, optionally with their modules. The list is empty for any class.
     exceptions: list[str] = []
     message: str = ""  #: regular expression that must match part of the exception's message
-    #: True if exceptions that are raised in functions called by this code also count
+    #: True if exceptions that are raised in functions called by this code also count.
     below: bool = False
 
 
@@ -78,7 +78,7 @@ class Sections(msgspec.Struct, frozen=True):
 
     what: str
     why: str
-    #: the fixes with their conditions, most likely first; ``fixes.fixes_for`` selects the fixes to show
+    #: The fixes with their conditions, most likely first. ``fixes.fixes_for`` selects the fixes to show.
     fixes: list[str]
     harmless: str
     zh_what: str
@@ -89,7 +89,8 @@ class Sections(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that occur in the front matter of both pages and extensions."""
 
-    #: the rule fires if one of these patterns matches; empty if the rule is inferred from facts about the run
+    #: The rule fires if one of these patterns matches. The list is empty if the rule is inferred from facts
+    #: about the run.
     patterns: list[str]
     fragments: dict[str, str] = {}  #: texts that replace ``${name}`` in the page's patterns, keyed by name
     unless: list[str] = []  #: the rule does not fire on a line that one of these patterns matches
@@ -109,7 +110,7 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     tags: list[Tag] = []
     when: list[str] = []  #: comparisons of captures; a match counts only if none of them fails
     requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
-    #: patterns of lines that contain the reason, which a report shows together with the rule's lines
+    #: Patterns of lines that contain the reason, which a report shows together with the rule's lines.
     quotes: list[str] = []
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
@@ -127,9 +128,9 @@ class Extension(_ExtensionFront, frozen=True, kw_only=True):
     path: str
     fires: list[str]  #: samples of one or several lines on which the rule must fire
     quiet: list[str]  #: samples on which the rule must not fire
-    fires_at: list[int] = []  #: number of the line with the opening fence of each sample
+    fires_at: list[int] = []  #: line number of the opening fence of each sample
     quiet_at: list[int] = []
-    long_at: list[int] = []  #: numbers of the lines that contain patterns longer than ``LONGEST``
+    long_at: list[int] = []  #: line numbers of patterns longer than ``LONGEST``
 
 
 class RulePage(_PageFront, frozen=True, kw_only=True):
@@ -161,7 +162,7 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
     """Read a page, or raise a ``PageError`` that contains all problems of the page (see ``PageError.every``).
 
-    If ``chinese`` is False, the English text replaces a missing Chinese title or section.
+    If `chinese` is False, the English text replaces a missing Chinese title or section.
     """
     page = parse(text, path, chinese=chinese)
     if isinstance(page, Extension):
@@ -173,7 +174,7 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
     """Read a page or an extension of a page. Errors are the same as in ``parse_page``.
 
-    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
+    If `quick` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
     the patterns of all pages together.
     """
     # The module imports YAML, which is not needed if the pages are cached.

@@ -51,7 +51,7 @@ _REQUIRED = {
 
 _CHINESE = ("zh", *_ZH_HEADINGS.values())
 
-# function that receives the parts of a problem: line, message, and remedy
+# Function that receives the parts of a problem: line, message, and remedy.
 _Report = Callable[[int, str, str], None]
 
 _HEADING = lazy(r"#{1,3} .*")
@@ -63,7 +63,7 @@ _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A numbered fix or a sample, with the number of the line on which it starts."""
+    """A numbered fix or a sample, with the line number at which it starts."""
 
     text: str
     line: int
@@ -91,9 +91,9 @@ class _Section(msgspec.Struct):
 def read_body(
     text: str, first_line: int, path: str, *, chinese: bool = True, samples_only: bool = False
 ) -> tuple[Body, list[PageError]]:
-    """Read the body, which starts on line ``first_line`` of the page. Return its parts and its problems.
+    """Read the body, which starts on line `first_line` of the page. Return its parts and its problems.
 
-    If ``chinese`` is False, the Chinese section is optional. If ``samples_only`` is True, all sections are
+    If `chinese` is False, the Chinese section is optional. If `samples_only` is True, all sections are
     optional.
     """
     problems: list[PageError] = []

@@ -2,7 +2,7 @@
 
 A fragment is a part that several patterns share. A pattern refers to it by its name, as in
 ``${retry_words}``. Fragments are defined in ``stallwatch_rules/fragments/*.yaml``. They are inserted when a
-page is loaded, so other modules do not handle them.
+page is loaded, so other modules do not need to handle fragments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 
-#: compiler that caches patterns for repeated searches
+#: Compiler that caches patterns for repeated searches.
 cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)
 
 
@@ -56,7 +56,7 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
     """Return the reason why a pattern cannot be used, or ``None`` if it can be used.
 
-    If ``quick`` is True, the check with hyperscan, which takes 2 ms per pattern, is skipped.
+    If `quick` is True, the check with hyperscan, which takes 2 ms per pattern, is skipped.
     """
     if "\n" in pattern:
         message = "the pattern contains a line break, but a pattern matches only one line"
@@ -106,7 +106,7 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
     """Return a database in block mode for the patterns. The ID of a pattern is its position.
 
-    ``texts`` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters
+    `texts` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters
     is ignored. The IDs of the texts follow the IDs of the patterns. One pass for both patterns and texts is
     a third faster than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
     """
@@ -130,13 +130,13 @@ def hyperscan_flags() -> int:
 
 
 TOKEN = lazy(
-    # quoted text, character properties and codes, and escape sequences
+    # Quoted text, character properties and codes, and escape sequences.
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # character classes
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
-#: maximum upper bound of a repetition in patterns for hyperscan; larger upper bounds are removed
+#: Maximum upper bound of a repetition in patterns for hyperscan. Larger upper bounds are removed.
 COUNTED = 16
 
 
@@ -145,9 +145,9 @@ COUNTED = 16
 def widened_pattern(pattern: str) -> str:
     r"""Return a pattern for hyperscan that matches the same lines as `pattern` and possibly other lines.
 
-    Counted repetitions are expensive: hyperscan needs seconds to compile ``.{0,200}``, but almost no time for
-    ``.*``. Hyperscan also calls back once for each possible end of a match. Therefore, ``loss (\d+)`` becomes
-    ``loss (\d)``, which matches the same lines with a single end.
+    Counted repetitions are expensive. For example, hyperscan needs seconds to compile ``.{0,200}``, but
+    almost no time for ``.*``. Hyperscan also calls back once for each possible end of a match. Therefore,
+    ``loss (\d+)`` becomes ``loss (\d)``, which matches the same lines with a single end.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
@@ -202,7 +202,7 @@ def shared_fragments() -> Mapping[str, Fragment]:
 def expand(pattern: str, page_fragments: Mapping[str, str]) -> list[str]:
     """Return the pattern with its fragments inserted. Raise ``FragmentError`` if a fragment is unknown.
 
-    ``page_fragments`` maps the names of the page's own fragments to their texts. A pattern that consists only
+    `page_fragments` maps the names of the page's own fragments to their texts. A pattern that consists only
     of a fragment with alternatives becomes several patterns, one for each alternative.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in page_fragments.items()}}

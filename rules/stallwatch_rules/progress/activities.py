@@ -23,7 +23,7 @@ from stallwatch_rules.text.numbers import duration
 MAX_TEXT = 400  #: maximum number of characters at the start of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
 #: Lines that are details of an activity: lines that are indented (also after the prefix of a logger), and
-#: lines that torch's ``cpp_extension.py`` prints.
+#: lines that ``cpp_extension.py`` in torch prints.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 

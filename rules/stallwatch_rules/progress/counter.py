@@ -93,7 +93,7 @@ class Counter:
     def seen(self, sample: Sample, phase: Phase) -> bool:
         """Read a sample. Return whether the counter rose.
 
-        ``phase`` is the phase of the run since the last rise.
+        `phase` is the phase of the run since the last rise.
         """
         epoch = sample.values.get("epoch")
         if sample.total_steps:

@@ -37,7 +37,7 @@ _TRAINING = (
 _OVER = r"(?:finished|completed?|done|ended|concluded|converged|succe\w+)"
 _LEAD = r"(?:^|[\]:|>-] ?|\b(?:debug|info|warning) +(?:[\w./]+:\d+:? )?)\W*"
 _RAN = re.compile(rf"\b{_OVER} (?:\w+ )?{_TRAINING}\b|\b{_TRAINING}\b[^.!?]{{0,40}}\b{_OVER}\b")
-# If the line contains the time per iteration, the total time is that of a loop, such as an epoch or an
+# If the line contains the time per iteration, the total time belongs to a loop, such as an epoch or an
 # evaluation, unless the header of the loop mentions the training (``MetricLogger`` in torchvision's
 # references, DETR, MAE, and DINOv2).
 _TOOK = re.compile(
@@ -81,7 +81,7 @@ _ABROAD = re.compile(
 _RESULTS = re.compile(
     rf"{_LEAD}(?:all |final )?results? (?:are |were |have been )?(?:saved|written|stored) (?:to|in)\b"
 )
-# Each entry contains a word in lower case, which a line at a program's end must contain, and a regular
+# Each entry contains a word in lowercase, which a line at a program's end must contain, and a regular
 # expression, which makes the decision.
 _ENDS = (
     *((word, _RAN) for word in ("finished", "complete", "done", "ended", "concluded", "converged", "succe")),
@@ -135,14 +135,14 @@ def announces_end(text: str) -> bool:
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
-# A Chinese message that reports only the end of the training. Its duration can follow after a comma.
+# A Chinese message that reports only the end of the training. The duration can follow after a comma.
 _FINISHED_IN_CHINESE = lazy(
     r"^(?!.*(?:[Ee]poch|[Ss]tep|[Ss]tage|[Pp]hase|[Ff]old|[Rr]ound|轮|步|阶段|折).*训练)"
     r".*(?:^|[\s\]】:：|>-])(?:模型|所有|全部|整个)?训练(?:任务|过程|全部)?(?:已经?)?(?:全部|成功)?(?:完成|完毕)了?"
     r"\s*(?:$|[.!,;。！，；~(（])"
 )
 
-# Does not match if the next words show that a message about the end is about only part of the training.
+# Does not match if the next words show that only part of the training ended.
 _NOT_OF_PART = (
     r"(?! (?:for|of|in) (?:this(?! (?:run|job|model)\b)|that|each"
     r"|(?:the )?(?:current|first|next|last|previous)"
@@ -226,8 +226,8 @@ _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
-#: The formats of vLLM 0.11.0 (``v1/metrics/loggers.py``) and of SGLang's scheduler (its "Decode batch"
-#: lines). An engine that is idle or hangs reports a throughput of 0.
+#: The formats of vLLM 0.11.0 (``v1/metrics/loggers.py``) and of the SGLang scheduler ("Decode batch" lines).
+#: An engine that is idle or hangs reports a throughput of 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 

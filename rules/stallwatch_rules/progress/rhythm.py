@@ -26,8 +26,8 @@ NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds 
 LONGEST_WAIT = 1200.0
 FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
 
-#: A log begins in the middle of a run if the number of its first step exceeds this multiple of the steps
-#: between two samples.
+#: A log begins in the middle of a run if the first step in the log exceeds this multiple of the steps between
+#: two samples.
 MID_RUN = 10
 ZONES = 1800.0  #: smallest difference between two time zones, in seconds
 
@@ -50,7 +50,7 @@ class RunClock(msgspec.Struct, frozen=True):
 
     threshold: float  #: seconds without a step after which a run counts as stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time
-    #: True if the log has a gap longer than the threshold after the last step, and few lines follow the gap
+    #: True if the log has a gap longer than the threshold after the last step, and few lines follow the gap.
     silent: bool
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, according to the log's clock
@@ -69,8 +69,8 @@ def read_clock(
 ) -> RunClock:
     """Return when the run last completed a step, and how much time has passed since then.
 
-    Lines after ``ended`` do not show that the run is alive. The time that a rank waits after a user
-    ``stopped`` the run does not count.
+    Lines after `ended` do not show that the run is alive. The time that a rank waits after a user
+    `stopped` the run does not count.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -137,7 +137,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run, based on the number of its first step."""
+    """Return whether the log begins in the middle of a run, based on the first step in the log."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False

@@ -1,6 +1,6 @@
 """Record the steps, times, and restarts in one stream of lines, and the matches of rules between the steps.
 
-Memory use is bounded: if a stream has many steps, adjacent intervals are joined in pairs.
+Memory use is bounded. If a stream has many steps, adjacent intervals are joined in pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Restart(msgspec.Struct, frozen=True):
     local_ranks: tuple[int, ...]  #: local ranks (rank numbers within a node) of the workers that failed
     step: int | None  #: the last step of the run before the restart
     followed: int  #: number of steps after the restart
-    #: number of the attempt that ended, if the name of its log contains the number
+    #: Number of the attempt that ended, if the name of its log contains the number.
     attempt: int | None = None
 
 
@@ -60,7 +60,7 @@ class Interval(msgspec.Struct):
     hits: dict[str, int] = {}  #: rule → number of matches in the interval
     number: int = 0  #: line number of the last step in its source
     rate: float | None = None  #: tokens per second in the last step, if known
-    #: tokens per second as printed at the last step, which can be a mean since the start of the run
+    #: Tokens per second as printed at the last step, which can be a mean since the start of the run.
     printed_rate: float | None = None
 
     @property
@@ -95,7 +95,7 @@ class Timeline:
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.last_time: float | None = None  #: time at which the last step was completed
-        self.backs: list[int] = []  #: numbers of the lines in which the step was lower than before
+        self.backs: list[int] = []  #: line numbers at which the step was lower than before
         self.left_out = 0  #: number of samples without a step number that were skipped before the next sample
 
         # Time of a line, and the number of completed steps at that time.
@@ -235,9 +235,9 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int], step: int | None) -> int:
-        """Return the number of steps since the time at which the counters had the values in ``at``.
+        """Return the number of steps since the time at which the counters had the values in `at`.
 
-        Counters that first appeared after that time are ignored. ``step`` is the run's step at that time, if
+        Counters that first appeared after that time are ignored. `step` is the run's step at that time, if
         known. A counter of evaluations lags behind the training until it reaches this step.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
@@ -247,7 +247,7 @@ class StreamTimelines:
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Process a sample. `line` is the line of the sample, if known.
 
-        Set ``nested`` to true if the sample is from a progress bar that is drawn inside another bar.
+        Set `nested` to true if the sample is from a progress bar that is drawn inside another bar.
         """
         if sample.series in ("", EVALUATION):
             return

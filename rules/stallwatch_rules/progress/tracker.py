@@ -32,7 +32,7 @@ class Finish(NamedTuple):
     #: successfully.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
-    number: int = 0  #: number of the line with the evidence
+    number: int = 0  #: line number of the evidence
     text: str = ""  #: truncated text of the line
 
 
@@ -66,13 +66,13 @@ class _Stream:
         self.loss_time: float | None = None
 
     def last(self, *, rounds: bool) -> int | None:
-        """Return the highest step of the stream, or its highest round if ``rounds`` is true."""
+        """Return the highest step of the stream, or its highest round if `rounds` is true."""
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
         """Return the number of the latest attempt, and the highest step in that attempt.
 
-        If ``rounds`` is true, the second value is the highest round (such as an epoch) instead of the highest
+        If `rounds` is true, the second value is the highest round (such as an epoch) instead of the highest
         step.
         """
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
@@ -91,7 +91,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def reports_end(self, line: Line) -> None:
-        """Record a message about the end of the training.
+        """Record a message that reports the end of the training.
 
         If training continued after an earlier message of this kind, the message is about a part of the
         training, and only resembles a final message.
@@ -316,7 +316,7 @@ class ProgressTracker:
 
     @property
     def attempt(self) -> int:
-        """The number of the current attempt: 1 plus the number of times the steps started again."""
+        """The number of the current attempt, which is 1 plus the number of times that steps started again."""
         return self._furthest[self.in_rounds][0]
 
     @property

@@ -29,8 +29,8 @@ def to_html(
 ) -> str:
     """Return the diagnosis as an HTML page.
 
-    ``context`` contains the lines of the log around the evidence, if they are available. If the run is one of
-    several ``jobs``, a table of the jobs comes first.
+    `context` contains the lines of the log around the evidence, if they are available. If the run is one of
+    several `jobs`, a table of the jobs comes first.
     """
     shown = phrases.shown(diagnosis, language)
     diagnosis, primary = shown.diagnosis, shown.diagnosis.primary

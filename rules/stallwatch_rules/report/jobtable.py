@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
 
 def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """Return the table of jobs, in the order of ``jobs``."""
+    """Return the table of jobs, in the order of `jobs`."""
     heads = [
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
@@ -54,7 +54,7 @@ def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS
 
 
 def starts_table(starts: Sequence[Start], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """Return the table of the starts in a log, in the order of ``starts`` (newest first)."""
+    """Return the table of the starts in a log, in the order of `starts` (newest first)."""
     heads = [
         word(key, language)
         for key in ("start", "verdict", "primary", "last-step", "lines-head", "began-head")

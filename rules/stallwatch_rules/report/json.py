@@ -77,7 +77,7 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 
 
 def _plain(value: Any, hint: Any, language: str) -> Any:
-    """Convert a value of a record to plain data of schema 2. ``hint`` is the type of the record's field."""
+    """Convert a value of a record to plain data of schema 2. `hint` is the type of the record's field."""
     if isinstance(value, Message) or hint == Text:
         return _text(value, language)
     if isinstance(value, msgspec.Struct):

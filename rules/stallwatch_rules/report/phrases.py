@@ -30,7 +30,7 @@ from stallwatch_rules.text.digest import FEW_HOSTS, name_runs, parse_iso, ranks_
 from stallwatch_rules.text.display import size_text
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
-#: IDs of the notes that question the whole diagnosis, because the files seem to be from different runs
+#: IDs of the notes that question the whole diagnosis, because the files seem to be from different runs.
 DOUBTS = ("diagnosis.other-run-time", "diagnosis.other-run-job", "diagnosis.other-run-total")
 ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: ID of the note on a program's last message
 DOUBTFUL = 0.5  #: confidence below which a cause is more likely wrong than right

@@ -23,7 +23,7 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
     ys = [value for line in series for value in line.values if value is not None]
     if not xs or not ys:
         return ""
-    # the margin must not be 0 if all values are equal
+    # The margin must not be 0 if all values are equal.
     margin = (max(ys) - min(ys)) * 0.05 or abs(max(ys)) * 0.1 or 1.0
     across = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
     upward = _Scale(min(ys) - margin, max(ys) + margin, HEIGHT - _BOTTOM, _TOP)

@@ -1,4 +1,4 @@
-"""Read progress bars of training loops: the bars of tqdm and Keras, and Lightning's bars drawn with rich."""
+"""Read progress bars of training loops: bars of tqdm and Keras, and bars that Lightning draws with rich."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _WRITTEN = lazy(
 
 
 def from_bar(text: str) -> Found | None:
-    """Return the numbers of one state of a tqdm bar, or ``None`` if the text is not a tqdm bar."""
+    """Return the numbers in one state of a tqdm bar, or ``None`` if the text is not a tqdm bar."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     bar = read_bar(text)
@@ -150,7 +150,7 @@ def may_be_counted(text: str) -> bool:
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Return the numbers of a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
+    """Return the numbers in a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
 
     Bars without a training loss are ignored, because downloads, evaluations, and predictions have similar
     bars.
@@ -172,7 +172,7 @@ def from_counted_bar(text: str) -> Found | None:
 
 
 def from_written_bar(text: str) -> Found | None:
-    """Return the numbers of a bar that Levanter's logger wrote, or ``None`` for other text."""
+    """Return the numbers in a bar that the Levanter logger wrote, or ``None`` for other text."""
     found = _WRITTEN.search(text)
     if found is None or (found.start() and text[found.start() - 1] not in " :"):
         return None
@@ -187,7 +187,7 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Return the numbers of one state of Lightning's RichProgressBar, or ``None`` for any other text.
+    """Return the numbers in one state of a Lightning RichProgressBar, or ``None`` for any other text.
 
     If the output is a file, Lightning writes only the last state of the bar, 80 columns wide, and the
     remaining time is on the next line. The bar shows the current epoch, counted from 0, and the last epoch

@@ -22,7 +22,7 @@ from stallwatch_rules.samples.templates import DIGITS
 from stallwatch_rules.text.lazy import lazy
 
 # Each line from which `extract` can read numbers contains at least one of these words. For the comparison,
-# the line is in lower case and has no digits.
+# the line is in lowercase and has no digits.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(
@@ -40,7 +40,7 @@ _WORDS = (
 )
 # A time without its digits. The only letter that can precede the hours is "T".
 _STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")
-# The key of a Unix time without its digits, in lower case.
+# The key of a Unix time without its digits, in lowercase.
 _TIME_KEY = lazy(rb"[{,]\s?['\"](?:" + "|".join(TIME_KEYS).encode() + rb")['\"]\s?: ?['\"]?\.?[,}'\"]")
 # Lines without a rank that begin with a full timestamp have the rank of their source and the time of this
 # timestamp. Journal entries are excluded, because their text can contain another timestamp.

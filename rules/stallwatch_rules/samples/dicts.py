@@ -20,7 +20,7 @@ _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval
 
 
 def from_mlperf(text: str) -> Found | None:
-    """Return the loss or the statistics of an interval from a line in MLPerf's log format.
+    """Return the loss or the statistics of an interval from a line in the MLPerf log format.
 
     If a record counts samples instead of steps, the result has no step.
     """
@@ -50,7 +50,7 @@ _STEP_KEYS = (
     "current_steps", "global_step/max_steps", "global_step", "train/global_step", "trainer/global_step",
     "step", "steps", "iter", "iteration",
     "num_updates", "train_num_updates",  # names in fairseq
-    "_step",  # wandb's count of logged records, if nothing else counts the steps
+    "_step",  # count of logged records in wandb, if nothing else counts the steps
 )  # fmt: skip
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))

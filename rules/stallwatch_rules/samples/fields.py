@@ -9,7 +9,7 @@ import msgspec
 
 
 class Found(NamedTuple):
-    """The numbers of a line, without the rank and the time."""
+    """The numbers in a line, without the rank and the time."""
 
     step: int | None
     total: int | None
@@ -23,7 +23,7 @@ INVERSE = 0.0  #: marks a name whose values are steps per second, which are conv
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
-#: A trainer's metric name in lower case, without a leading "train/" → the field and the factor. Names that do
+#: A trainer's metric name in lowercase, without a leading "train/" → the field and the factor. Names that do
 #: not refer to a training step are omitted.
 FIELDS: dict[str, tuple[str, float]] = {
     **{name: (field, 1.0) for field, names in _names["names"].items() for name in names},

@@ -29,7 +29,7 @@ _LOGGER = lazy(
     + r"(?:[\w.]{1,40}:\s{0,3})?\[?(?:[\w-]{1,40}/){0,8}[\w-]{1,60}\.py:\d{1,6}\]?:?\s{1,3}(?:[-|]\s)?"
     r"|" + _STAMP + _LEVEL + r"\s{1,10}" + _STAMP + r"(?:__main__|root|\w{1,40}(?:\.\w{1,40}){1,6}):?\s{1,3}"
 )  # fmt: skip
-# The text in parentheses "(main.py 232)" is the location that Swin Transformer's logger prints.
+# The text in parentheses "(main.py 232)" is the location that the logger of Swin Transformer prints.
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\)|\w{1,40}\.py \d)|\b(?:return|def|for|if|self)\b""")
 
 # Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between

@@ -164,8 +164,8 @@ class _Stream:
     #: name of a series below epoch headings → its counts
     below: dict[str, _Below] = field(default_factory=dict)
     head: list[str] | None = None  #: names of columns; the first name is the name of a counter
-    head_at: int = 0  #: number of the line with the column names in ``head``
-    metric_at: int = 0  #: number of the last line with a loss, a score, or a similar metric
+    head_at: int = 0  #: line number of the column names in ``head``
+    metric_at: int = 0  #: line number of the last loss, score, or similar metric
     block: Sample | None = None  #: the latest sample from a line that contains only a counter
     based: bool = False  #: True if counters that are alone in their lines start at zero
     closed: bool = False  #: True if a line with a metric followed the latest counter

@@ -47,7 +47,7 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lower case. Names such as ``AverageEpRet`` are split into words."""
+    """Return the words of a text in lowercase. Names such as ``AverageEpRet`` are split into words."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 

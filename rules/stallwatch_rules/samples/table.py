@@ -119,7 +119,7 @@ class RowReader:
         self._source = source
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
-        self._number = 0  # number of the line with the last sample
+        self._number = 0  # line number of the last sample
         self._bar: Entry | None = None  # the last ``bare`` entry in the line with the number ``_number``
         self._held: list[Entry] = []  # the first entry without a step in the line, and all entries after it
         self._bars = BarSteps()
@@ -132,7 +132,7 @@ class RowReader:
                 self.take(line.number, entry)
 
     def take(self, number: int, entry: Entry) -> None:
-        """Add the values that were read from the line with this number."""
+        """Add the values that were read from the line with this line number."""
         if number != self._number:
             if self._bar is not None or self._held:
                 self._end_line()

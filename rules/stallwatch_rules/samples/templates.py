@@ -1,9 +1,9 @@
-"""Read lines with templates, which map the numbers of a line to values.
+"""Read lines with templates, which map the numbers in a line to values.
 
 Lines with the same template differ only in their digits.
 
-A template is learned from one line. For this purpose, each number of the line is changed in turn, and the
-changed line is read again. Each value must be a number of the line multiplied by a factor. Otherwise, no
+A template is learned from one line. For this purpose, each number in the line is changed in turn, and the
+changed line is read again. Each value must be a number in the line multiplied by a factor. Otherwise, no
 template is learned, and such lines are read one by one.
 """
 
@@ -40,7 +40,7 @@ _Tokens = Sequence[re.Match[bytes]]
 
 
 class Template(NamedTuple):
-    """A template for lines that differ only in their digits. It maps the numbers of a line to values."""
+    """A template for lines that differ only in their digits. It maps the numbers in a line to values."""
 
     pattern: bytes  #: regular expression for the whole line, with a group for each required number
     groups: Groups

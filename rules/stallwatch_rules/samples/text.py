@@ -26,7 +26,7 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Return the numbers in a line that DeepSpeed's dynamic loss scalers print.
+    """Return the numbers in a line that the dynamic loss scalers of DeepSpeed print.
 
     Each skipped step is counted once.
 
@@ -124,7 +124,7 @@ _ITEM_OF_EPOCH = lazy(
 
 # Format of MiniMind, which counts epochs from 1.
 _ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")
-# Counters within an epoch: batches with their total, and items as in PyTorch's MNIST example.
+# Counters within an epoch: batches with their total, and items as in the PyTorch MNIST example.
 _BATCH = lazy(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}"
     r"(?P<done>" + _INTEGER + r")\s{0,4}/\s{0,4}(" + _INTEGER + r")(?![\w%]|[.:]\d)"
@@ -132,7 +132,7 @@ _BATCH = lazy(
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
-)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]), and CoreNet
+)  # formats of the PyTorch MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]), and CoreNet
 
 # A line in the log file of llm.c.
 _SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")
@@ -166,7 +166,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """Return the numbers of a line whose message begins with a step or with a loss."""
+    """Return the numbers in a line whose message begins with a step or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -252,7 +252,7 @@ def _series(before: str) -> str:
 
 
 def from_short(text: str) -> Found | None:
-    """Return the numbers of a line in the log file of llm.c.
+    """Return the numbers in a line of an llm.c log file.
 
     Losses have names of one or two letters in this file.
     """
@@ -268,7 +268,7 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Return the numbers of a line that counts the batches of an epoch.
+    """Return the numbers in a line that counts the batches of an epoch.
 
     The steps of previous epochs are added to the count.
     """
@@ -291,7 +291,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the numbers of a line that shows a loss and the progress within an epoch, without a total."""
+    """Return the numbers in a line that shows a loss and the progress within an epoch, without a total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)

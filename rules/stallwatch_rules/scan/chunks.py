@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkCutter:
-    """Splits a source into chunks. A chunk ends at the first line feed after a multiple of ``size``.
+    """Splits a source into chunks. A chunk ends at the first line feed after a multiple of `size`.
 
     If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return. If they contain
     no carriage return either, the chunk ends after these bytes, because the line reader drops the rest of
@@ -41,7 +41,7 @@ class ChunkCutter:
         self._torn = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        """Yield the chunks that are complete after ``data`` is added."""
+        """Yield the chunks that are complete after `data` is added."""
         self._held.append(data)
         self.held += len(data)
         while self.held >= (boundary := self._size - self._start % self._size):
@@ -71,13 +71,13 @@ class ChunkCutter:
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return the end offset of a chunk of ``boundary`` or more bytes, or ``None`` if more are needed."""
+    """Return the end offset of a chunk of `boundary` or more bytes, or ``None`` if more are needed."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 
 
 def line_end(data: bytes, boundary: int) -> int | None:
-    """Return the end offset of the first segment that ends at or after ``boundary``.
+    """Return the end offset of the first segment that ends at or after `boundary`.
 
     Return ``None`` if more bytes are needed.
     """

@@ -68,7 +68,7 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each literal of the index, the numbers of the patterns that contain the literal. The patterns
+        #: For each literal of the index, the indexes of the patterns that contain the literal. The patterns
         #: of ``requires`` are omitted, because they can match one in ten lines.
         self.owners = tuple(frozenset(filter(fires.__getitem__, found)) for found in self.index.owners)
 
@@ -79,13 +79,13 @@ class _Waiting(NamedTuple):
     raw: bytes
     number: int  #: line number of the segment
     before: bytes  #: the bytes that precede the segment
-    patterns: set[int]  #: numbers of the patterns that can match in the segment
+    patterns: set[int]  #: indexes of the patterns that can match in the segment
 
 
 class MatchScan:
     """Scans one source for matches of rules.
 
-    ``lead`` is the prefix of all lines. ``rank`` is the rank of the lines that do not contain a rank.
+    `lead` is the prefix of all lines. `rank` is the rank of the lines that do not contain a rank.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class MatchScan:
         self.lines = 0  #: number of line ends that were found so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Read more bytes, and yield matches. A later call can yield some of the matches in ``data``."""
+        """Read more bytes, and yield matches. A later call can yield some of the matches in `data`."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
@@ -162,7 +162,7 @@ class MatchScan:
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """Return the segments in which patterns can match, and the numbers of these patterns."""
+        """Return the segments in which patterns can match, and the indexes of these patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]

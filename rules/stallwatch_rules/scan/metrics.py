@@ -50,7 +50,7 @@ class MetricOffsets:
         share: int = 0,
         most: int | None = None,
     ) -> None:
-        """Find and count the metrics between two offsets. The search ends after ``most`` metrics."""
+        """Find and count the metrics between two offsets. The search ends after `most` metrics."""
         for kind, offset in kinds_at(scanner, view, start, end, most):
             self.counts[kind] += 1
             if self.counts[kind] <= share:
@@ -61,7 +61,7 @@ class MetricOffsets:
 def kinds_at(
     scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the kind and the offset of each of the first ``most`` metrics between two offsets."""
+    """Yield the kind and the offset of each of the first `most` metrics between two offsets."""
     hits = scanner.hits(memoryview(view)[start:end], most)
     return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
@@ -85,7 +85,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return the metrics to read in a chunk. The function adds their kinds to ``met``."""
+    """Return the metrics to read in a chunk. The function adds their kinds to `met`."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -179,7 +179,7 @@ class MatchSurroundings:
 
         These metrics show the step of the segment.
 
-        If ``ahead`` is true, segments with the next metrics after the segment are included.
+        If `ahead` is true, segments with the next metrics after the segment are included.
         """
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()

@@ -122,9 +122,9 @@ class PatternScanner:
         words: Sequence[str] = (),
         rare: Collection[int] = (),
     ) -> None:
-        """Prepare the search for patterns and ``words``.
+        """Prepare the search for patterns and `words`.
 
-        ``rare`` contains the numbers of patterns for which only some of the chunks are searched.
+        `rare` contains the indexes of patterns for which only some of the chunks are searched.
         """
         self._all = LiteralIndex(patterns, store, words)
         self._given = patterns, store, words, rare
@@ -146,13 +146,13 @@ class PatternScanner:
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Compile all patterns now, instead of when they are first used."""
+        """Compile all patterns immediately, instead of on first use."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
         """Return the hits in a chunk.
 
-        Hits of ``rare`` patterns are included only if ``everything`` is true.
+        Hits of ``rare`` patterns are included only if `everything` is true.
         """
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []

@@ -74,7 +74,7 @@ class SearchedChunk(NamedTuple):
 class SampledScan:
     """Scans the chunks of one source in order. The number of lines that are read per section is limited.
 
-    ``lead`` is the prefix of the source's lines (``lines.line_prefix``). ``heads`` are texts from the start
+    `lead` is the prefix of the source's lines (``lines.line_prefix``). `heads` are texts from the start
     of the source.
     """
 
@@ -97,7 +97,7 @@ class SampledScan:
     def search(self, chunk: Chunk) -> SearchedChunk | None:
         """Search a chunk for patterns, and return the result. Return ``None`` for an empty chunk.
 
-        The search of a chunk displaces Python's data from the caches of the processor. Therefore, it is
+        The search of a chunk displaces the data of Python from the caches of the processor. Therefore, it is
         faster to search several chunks before segments are selected from these chunks.
         """
         segments = Segments(chunk.data)
@@ -373,7 +373,7 @@ def _by_rank(
 ) -> list[list[int]]:
     """Return the segments in which a rule matches, grouped by the rank of the lines.
 
-    If the source has a ``lead``, each segment is parsed, because only parsing shows where the prefix ends.
+    If the source has a `lead`, each segment is parsed, because only parsing shows where the prefix ends.
     """
     plain = lead is None and not segments.recorded
     sure = target.sure and plain

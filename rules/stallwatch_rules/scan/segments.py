@@ -18,7 +18,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
 from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
 
-# Records of Docker's json-file driver, and of collectors whose first record has its text near the start.
+# Records of the Docker json-file driver, and of collectors whose first record has its text near the start.
 _JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
@@ -58,7 +58,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of the line feeds in a slice, and of carriage returns if ``redrawn`` is true."""
+    """Return the positions of the line feeds in a slice, and of carriage returns if `redrawn` is true."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -203,7 +203,7 @@ class Segments:
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
     """Convert a chunk to UTF-8 text in the form that the patterns of rules expect.
 
-    If ``solid`` is true, the data is ASCII without escape characters. JSON strings can still contain escapes.
+    If `solid` is true, the data is ASCII without escape characters. JSON strings can still contain escapes.
     """
     if not solid and not data.isascii():
         data = _utf8(data)

@@ -35,7 +35,7 @@ _LAST = 4096  # number of bytes at the end of a source to search for the last li
 # failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
-Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines that contain a severe word
+Signs = frozenset[int | bytes]  #: indexes of targets, and templates of lines that contain a severe word
 
 
 class SourceOutline(NamedTuple):
@@ -51,7 +51,7 @@ class SourceOutline(NamedTuple):
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
     """Search small sources together, and return an outline of each source.
 
-    ``failures`` contains the numbers of the engine's search targets that indicate a failure.
+    `failures` contains the indexes of the engine's search targets that indicate a failure.
     """
     views = [view_of(source) for source in sources]
     views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]
@@ -98,7 +98,7 @@ def _time_of(line: bytes) -> float:
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure: the targets of `rules` and of crashes."""
+    """Return the indexes of the targets that show a failure: the targets of `rules` and of crashes."""
     found = {number for number, target in enumerate(engine.targets) if target.page.id in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})

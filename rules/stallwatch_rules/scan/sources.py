@@ -26,7 +26,7 @@ _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of 
 class SourceReading:
     """A reader of one source, which receives the bytes of the source in portions.
 
-    ``engine`` is called if the source is longer than its head and tail together. If ``engine`` returns
+    `engine` is called if the source is longer than its head and tail together. If `engine` returns
     ``None``, all lines are read.
     """
 

@@ -123,7 +123,7 @@ class ScanState:
         return sizes.known if before < sizes.known_windows else (0, 0)
 
     def allowed(self, target: int, limit: int, wanted: int) -> int:
-        """Request ``wanted`` segments for a target. Return the number of segments that the limit allows."""
+        """Request `wanted` segments for a target. Return the number of segments that the limit allows."""
         met = self.fired.get(target, 0)
         self.fired[target] = met + wanted
         return max(0, min(wanted, limit - met))

@@ -368,8 +368,8 @@ def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
 def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than the stacks of most ranks.
 
-    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places in the
-    code, so the stacks are inconclusive. This does not apply if the ranks are `level`, which means that
+    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places in the code,
+    so the stacks are inconclusive. This restriction does not apply if the ranks are `level`, which means that
     they joined the same number of collectives in each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""Read a dump of torch's flight recorder.
+"""Read a dump of the torch flight recorder.
 
 A dump shows the position of a rank in its process groups, and the pending collective.
 
@@ -37,7 +37,7 @@ class Dumped(NamedTuple):
 
 
 def is_dump(value: Any) -> bool:
-    """Return whether a value has the form of torch's dump: a version, and process groups or entries."""
+    """Return whether a value has the form of a torch dump: a version, and process groups or entries."""
     return isinstance(value, dict) and "version" in value and bool({"pg_config", "entries"} & value.keys())
 
 

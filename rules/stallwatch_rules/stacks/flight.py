@@ -1,8 +1,8 @@
-"""Read torch's report about the process groups of one rank.
+"""Read the report from torch about the process groups of one rank.
 
 The collectives of a process group are numbered in the order in which a rank joins them. Therefore, a rank
 with a smaller number has not reached the collective in which the other ranks wait. All backends count the
-collectives that a rank joined. torch's flight recorder also counts completed collectives. torch 2.13 writes
+collectives that a rank joined. The torch flight recorder also counts completed collectives. torch 2.13 writes
 these numbers as text.
 """
 

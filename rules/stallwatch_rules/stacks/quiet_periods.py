@@ -1,4 +1,4 @@
-"""Decide how long a run may show no signs of life, depending on the activity of its ranks.
+"""Decide how long a run can be quiet before it counts as stalled, based on the activity of its ranks.
 
 If a run shows no signs of life for longer than the learned threshold, a stall is suspected. Stallwatch then
 inspects the stacks and counters of the ranks. An inspection can confirm the stall immediately, allow more
@@ -44,7 +44,7 @@ FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because ho
 CRITICAL = LONG  #: multiple of the floor after which "busy without progress" becomes critical
 _WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
 _FLOWS = 1024  # minimum bytes per second of an active save, load, or download; logging causes less traffic
-# minimum bytes per second of code that processes files; printing causes less traffic
+# Minimum bytes per second of code that processes files. Printing causes less traffic.
 _WORKS_ON_FILES = 64 * 1024
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be part of a save
@@ -335,7 +335,7 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Return the decision that the run may wait longer.
+    """Return the decision that the run is allowed to wait longer.
 
     The limit is `floors` times the floor if the call site is not known yet. At a known call site, the limit
     is a multiple of the longest duration so far. This limit can be shorter than `floors` times the floor,

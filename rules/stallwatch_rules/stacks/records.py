@@ -96,7 +96,7 @@ class Counts(msgspec.Struct, frozen=True):
     """The numbers of collectives that a rank has joined and completed in one process group."""
 
     joined: int
-    done: int | None  #: number of completed collectives, which only torch's flight recorder counts
+    done: int | None  #: number of completed collectives, which only the torch flight recorder counts
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class RankAnswer(msgspec.Struct):
     saves: dict[str, float] = {}
     left: bool = False  #: True if the rank reported that it ended without an error
     transferred: int | None = None  #: number of bytes that the main thread has read and written
-    #: seconds for which the main thread has used a processor or has been ready to use one
+    #: Seconds for which the main thread has used a processor or has been ready to use one.
     processor: float | None = None
     worker: int | None = None  #: process ID of the data loader's worker process that runs the user's code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first

@@ -77,8 +77,8 @@ class Run:
 
         If the groups have no axes, kinds of groups with a pending collective or with different counts are
         excluded. Of the other groups, the pipelines are those with the largest distance between ranks,
-        because frameworks (Megatron-LM, DeepSpeed, and torch's meshes) place the stages of a pipeline
-        furthest apart.
+        because frameworks (Megatron-LM, DeepSpeed, and torch meshes) place the stages of a pipeline farthest
+        apart.
         """
         if self.pipelines:
             return self.pipelines

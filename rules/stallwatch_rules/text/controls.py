@@ -17,10 +17,10 @@ TERMINAL_CODES = lazy(_CODE)
 TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 
-# Unicode's category Cc except tab and line feed, separators of lines and paragraphs, annotation marks, and
-# characters that no font shows (Default_Ignorable_Code_Point). The last group consists of characters
-# without width, characters that change the direction of writing, variation selectors, and tags. Tags can
-# hide a whole text that only machines read.
+# The Unicode category Cc except tab and line feed, separators of lines and paragraphs, annotation marks, and
+# characters that no font shows (Default_Ignorable_Code_Point). The last group consists of characters without
+# width, characters that change the direction of writing, variation selectors, and tags. Tags can hide a whole
+# text that only machines read.
 _CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -29,7 +29,7 @@ _CONTROLS = lazy(
 
 
 def without_controls(text: str, instead: str = "") -> str:
-    """Replace each control character with ``instead``, except tabs and line feeds."""
+    """Replace each control character with `instead`, except tabs and line feeds."""
     return _CONTROLS.sub(instead, text)
 
 

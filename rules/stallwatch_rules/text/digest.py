@@ -104,7 +104,7 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     """Return a line for each group of ranks that ended in the same way. The primary cause comes first.
 
     The result is empty if no rank is known, or if all ranks ended in the same way. For a run on several
-    hosts, ``odd`` contains the ranks for which the other ranks waited.
+    hosts, `odd` contains the ranks for which the other ranks waited.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [
@@ -188,7 +188,7 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Convert an ISO 8601 time from Stallwatch's records to Unix seconds.
+    """Convert an ISO 8601 time from the records of Stallwatch to Unix seconds.
 
     A time without a zone is in UTC.
     """

@@ -26,7 +26,7 @@ def iso(time: float | None, *, zoned: bool = True) -> str | None:
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
     """Return a log line as reports show it, with limited length.
 
-    ``find`` returns the offset of the part of a long text that must stay visible.
+    `find` returns the offset of the part of a long text that must stay visible.
     """
     clean = text.strip()
     if len(clean) > MAX_TEXT and find is not None and (at := find(clean)) > MAX_TEXT - _SEEN_AFTER:
@@ -35,7 +35,7 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
 
 
 def size_text(size: float) -> str:
-    """Format a number of bytes with binary units, for example 512 B or 1.5 GiB."""
+    """Format a number of bytes with binary units, such as 512 B or 1.5 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1023.95:  # larger values would be rounded to 1024.0
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -14,7 +14,8 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-# ASCII bytes. Removing them and counting the rest is ten times as fast as searching for the other bytes.
+# ASCII bytes. Removing these bytes and counting the remaining bytes is ten times as fast as searching for the
+# other bytes.
 _ASCII = bytes(range(0x80))
 #: All bytes that cannot start a UTF-8 character of three or four bytes.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
@@ -63,7 +64,7 @@ def _mostly_sound(marked: str) -> bool:
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Guess the encoding: non-ASCII bytes are single in most Western words, but paired in Chinese text."""
+    """Guess the encoding. Non-ASCII bytes are single in most Western words, but paired in Chinese text."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 

@@ -1,6 +1,6 @@
 """Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling.
 
-The reader accepts only the opcodes of ``pickletools`` (Python's standard library, pickletools.py) that
+The reader accepts only the opcodes of ``pickletools`` (pickletools.py in the Python standard library) that
 create numbers, texts, lists, tuples, and dictionaries. torch writes such pickles (2.13,
 torch/csrc/jit/serialization/pickler.cpp). An opcode that names a class, calls a function, or refers to an
 external object is rejected before its argument is read.

@@ -31,9 +31,9 @@ _SCHEMES = msgspec.json.decode(
 # Schemes of chat addresses in Apprise 2.3.0 (apprise/plugins/*.py, protocol and secure_protocol), and two
 # schemes from earlier versions. ``add_schemes`` adds the schemes of later versions when Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is masked; the host can be a token
-#: schemes for users' own servers; the address is kept, but the path can be a token
+#: Schemes for users' own servers. The address is kept, but the path can be a token.
 HOST_SCHEMES = _SCHEMES["host"]
-#: schemes that have no secret except a password, or that are not only for chats
+#: Schemes that have no secret except a password, or that are not only for chats.
 OPEN_SCHEMES = _SCHEMES["open"]
 _chat_schemes = SECRET_SCHEMES
 

@@ -38,9 +38,9 @@ CRASHES: tuple[Tag, ...] = ("sigsegv", "sigbus")
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in a different log
 
-#: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
+#: glibc messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: Messages in which shells, containers, and systemd report that a signal ended a process. This process can
+#: Messages in which shells, containers, and systemd report that a signal ended a process. This process might
 #: be a helper.
 _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
@@ -48,8 +48,8 @@ _ANY_PROCESS = lazy(
     r"|Worker exits unexpectedly by a signal\..{0,120} The process receives a SIGTERM\."  # Ray's raylet
 )
 _EXIT_CODE = lazy(r"(?i)\bexit code[:= ]+1[2-9]\d\b")
-#: Slurm's message about a task that failed by itself. Canceled tasks have the excluded exit codes (SIGINT,
-#: SIGKILL, and SIGTERM).
+#: The Slurm message about a task that failed on its own. The exit codes of canceled tasks (SIGINT, SIGKILL,
+#: and SIGTERM) are excluded.
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
@@ -59,8 +59,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
     report that a peer was lost never explains the crash of that peer, even if the report comes before the
-    crash. If such a consequence is already a symptom, for example Ray's report that a worker died, the
-    earlier failures explain it.
+    crash. If such a consequence, for example a report from Ray that a worker died, is already a symptom, the
+    earlier failures explain this symptom.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
@@ -90,7 +90,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
             now = now.after(explaining)
             continue
         # Processes that have trained were connected. They lose the connection, or connect again, only after
-        # an earlier failure. The log of this failure might be missing.
+        # an earlier failure. The log of this earlier failure might be missing.
         again = late.tagged("connecting") and late.had_trained(run.tracker)
         if (
             again
@@ -117,7 +117,7 @@ def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Ite
 
 
 def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
-    """Return whether a launcher reported `late`, in its lines without a rank, below the lines of a finding.
+    """Return whether a launcher reported `late` below the lines of a finding, in lines without a rank.
 
     The lines of several ranks can be out of order in a log, but a launcher reports the end of a process after
     the process has printed its last lines.
@@ -126,7 +126,7 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
     if any(rank is not None for _, rank in late.hits) or not own:
         return False
     timed = [*(place.time for place in finding.occurrences), *(place.time for place in late.occurrences)]
-    if None not in timed:  # all times are known, and they show a different order
+    if None not in timed:  # all times are known, so the order of the lines is not used
         return False
     return _each_is_below(late, own)
 

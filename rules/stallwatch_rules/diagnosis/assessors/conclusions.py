@@ -322,7 +322,7 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
     for finding in now.found:
         explains = finding.explains
-        # the finding is a stall that was inferred from the run's progress
+        # The finding is a stall that was inferred from the run's progress.
         if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:
             others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)

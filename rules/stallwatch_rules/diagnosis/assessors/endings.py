@@ -51,7 +51,7 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: Other signals that end a process that does not handle them. Their rule has the tag "other-signal".
+#: Other signals that end a process without a handler. The rule for these signals has the tag "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
 NEAR = 500  #: maximum number of lines between the report of a signal and the end of the stream
@@ -186,7 +186,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Explain a SIGTERM that came after a failure: the launcher ended the other ranks because of the failure.
+    """Explain a SIGTERM with which a launcher ended the other ranks after a failure.
 
     If no launcher ends the other ranks, the death of a rank can remain unnoticed until a user checks the
     run. In this case, the rank's exception counts even if other ranks continued to train.

@@ -24,7 +24,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     A scheduler sends SIGKILL if SIGTERM has no effect. If a scheduler or a launcher is known to have ended
     the run, or if ranks had already timed out, the kill does not explain the failure. A scheduler that
-    cancels the run after the kill only ends the remaining processes.
+    cancels the run after the kill ends only the remaining processes.
 
     Example: if the log contains only ``failed (exitcode: -9) local_rank: 0``, only the signal is known.
     """
@@ -48,7 +48,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess a SIGKILL by the memory use: if memory use was low, the kernel did not send the signal.
+    """Assess a SIGKILL by the memory use. If memory use was low, the kernel did not send the signal.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use becomes ``process-killed-from-outside``.
     """
@@ -58,7 +58,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if lines_about_memory(kill) or "ending-counted" in kill.facts:
         return
     if any(kill.rule in finding.all_explained for finding in now.fatal):
-        return  # the kill ended the run, and its sender is known
+        return  # the kill ended the run, and the sender of the signal is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")

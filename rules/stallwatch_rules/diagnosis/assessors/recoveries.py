@@ -1,8 +1,8 @@
 """Assess failures that did not end the run, or that only resulted from a manual stop.
 
-Training survives some failures, and programs handle others. For example, a reward function parses a model's
-answer, a dataset skips unreadable lines, or a library tests whether another library is installed. Each of
-these programs can print the same traceback as a rank that fails. Only the later lines show whether the
+Training survives some failures, and programs handle others. For example, a reward function fails to parse
+model output, a dataset skips unreadable lines, or a library tests whether another library is installed. Each
+of these programs can print the same traceback as a rank that fails. Only the later lines show whether the
 failure was handled.
 """
 
@@ -33,7 +33,7 @@ from stallwatch_rules.progress.curve import Point
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
 AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
-#: tags of rules whose exceptions can result from the failed start of another process
+#: Tags of rules whose exceptions can result from the failed start of another process.
 _OF_OTHERS: tuple[Tag, ...] = ("peer-gone", "awaits-peer", "connecting", "exit-status", "start-failed")
 #: Number of steps, and of printed finite losses, after which a single NaN no longer counts. If the steps
 #: started again after the NaN, fewer printed losses are sufficient.
@@ -62,7 +62,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = often or (finding.tagged("nan-gradient") and _is_always_nan(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status belongs to a program that ran before or alongside the training
+        # The exit status belongs to a program that ran before or alongside the training.
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", recovered(finding.followed, finding.count))
         elif is_recurring_noise(finding):
@@ -208,7 +208,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(finding, streams, context):
                 yield RemovedFinding(finding.rule)
-            # while a run is running, its next line can show that it continued
+            # While a run is running, its next line can show that the run continued.
             elif context.now is None or context.failed:
                 yield replace(finding, harm="fatal")
         elif finding.tagged("start-refused") and _started_again(finding, run, now):
@@ -216,7 +216,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started_again(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
-    """Return whether a start after the one that was rejected trained, or failed with another exception.
+    """Return whether a start after the rejected start trained, or failed with another exception.
 
     Only the streams with a match count, because other nodes can wait for the rejected start until they fail.
     A launcher's exception about the rejected start does not count.
@@ -268,7 +268,7 @@ def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
 
 
 def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
+    """Return whether only a few steps or a few printed losses follow the last non-finite loss.
 
     Many steps can lie between two printed losses, so a single finite loss is weak evidence of a recovery.
     """
