@@ -97,7 +97,7 @@ def _sentences(text: Text) -> tuple[Message, ...]:
 
 
 def own_text(text: str) -> str | None:
-    """Return a line of Stallwatch without its prefix, or ``None`` if a different program printed the line."""
+    """Return a Stallwatch line without its prefix, or ``None`` if a different program printed the line."""
     found = _OWN.match(text)
     return text[found.end() - len(OWN_LINE) :] if found else None
 

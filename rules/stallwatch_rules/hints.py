@@ -23,7 +23,7 @@ from stallwatch_rules.text.lazy import lazy
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),
-    # Words in messages of programs that continue without the failed part.
+    # Words in messages from programs that continue without the failed part.
     *("etrying", "kipping", "kipped", "gnoring", "gnored", "alling back", "rying again"),
 )
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")

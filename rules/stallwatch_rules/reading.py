@@ -159,7 +159,7 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log also contains messages of Stallwatch. These messages quote lines of the run, so
+        # A scheduler's log also contains messages from Stallwatch. These messages quote lines of the run, so
         # they are not additional evidence. Only the line that states how the command ended is read.
         own_words = OWN_LINE in text
         splits = self.splits_starts and not self._replaying

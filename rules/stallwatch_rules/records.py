@@ -35,7 +35,7 @@ TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", 
 #: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or the
 #: sender of another signal.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
-Inferred = Literal["", "place", "words"]  # "words" appears only in reports of version 0.1
+Inferred = Literal["", "place", "words"]  # "words" appears only in reports from version 0.1
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
 SCHEMA = 2  #: version of these records; reports are also written in schema 1

@@ -203,9 +203,9 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """True if the lines that occurred again begin with a line of a launcher, or with an earlier line.
+        """True if the lines that occurred again begin with a line from a launcher, or with an earlier line.
 
-        ``None`` if the head contains no lines of a launcher.
+        ``None`` if the head contains no lines from a launcher.
         """
         at = self.head.launched_at
         return None if at is None else min(self._orders) <= at

@@ -1,4 +1,4 @@
-"""Provide the names of release 0.1 for one more minor version.
+"""Provide the names from release 0.1 for one more minor version.
 
 The checks moved to the package ``stallwatch_lint``.
 """

@@ -246,7 +246,7 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
     """Return whether the words that a rule requires occur in a stream of the same source and rank.
 
-    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) can belong to
+    A line that names no rank (such as a line from NCCL, or a stack frame without its prefix) can belong to
     any rank of its source.
     """
     source, rank = key

@@ -27,9 +27,9 @@ FEW = 0.25  #: maximum share of the ranks that counts as few; a single rank alwa
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
     """Return the time at which something outside the run ended the run, according to the log.
 
-    Return `None` if the log shows no such end, if the run continued after the end, or if the time is
-    unknown. Some lines about an end, such as the first lines of srun, have no timestamp, but the
-    neighboring lines of slurmstepd have a timestamp.
+    Return `None` if the log shows no such end, if the run continued after the end, or if the time is unknown.
+    Some lines about an end, such as the first lines from srun, have no timestamp, but the neighboring lines
+    from slurmstepd have one.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [

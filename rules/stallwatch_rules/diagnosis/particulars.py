@@ -47,7 +47,7 @@ MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
 MAX_QUOTED = 2  #: maximum number of quoted lines in the evidence
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank can be behind
-#: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
+#: Lines from vLLM 0.11.0 (``v1/engine/core.py`` and ``entrypoints/openai/api_server.py``).
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 

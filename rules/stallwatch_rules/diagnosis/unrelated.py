@@ -59,7 +59,7 @@ def is_of_other_program(finding: RuleFinding) -> bool:
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding reports the end of unnamed programs too often to be about the run's end."""
+    """Return whether a finding reports the end of unnamed programs too often to concern the run's end."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():

@@ -1,7 +1,7 @@
 """Read failures without a Python traceback, such as C++ exceptions, fatal signals, and error files.
 
-A ``CrashReader`` reads the lines of one source and rank in their order. The ``TracebackReader`` reads the
-same lines.
+A ``CrashReader`` reads the lines of one source and rank in order. The ``TracebackReader`` reads the same
+lines.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
 _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
-#: A failed check of Ray (ray 2.60, src/ray/util/logging.cc). A message of level C ends the process.
+#: A failed check in Ray (ray 2.60, src/ray/util/logging.cc). A message of level C ends the process.
 _RAY_CHECK = lazy(
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} C \d{1,8} \d{1,8}\] .{0,300}?"
     r"(?P<name>Check failed): (?P<m>.+)"
 )
-#: Messages of TensorFlow and XLA. A message of level F ends the process.
+#: Messages from TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
 #: A failed assertion as glibc prints it (assert/assert.c). CUDA assertions contain other quotation marks, and
 #: a rule matches these assertions.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
-#: Error messages of Lua (torch 7) and of Julia.
+#: Error messages from Lua (torch 7) and Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
-#: An error message of Hydra, which omits the traceback (hydra-core 1.3,
+#: An error message from Hydra, which omits the traceback (hydra-core 1.3,
 #: _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
-#: Error messages of R, MATLAB, Rust, Go, and Java. For R, MATLAB, and Rust, the text can be on the next
-#: line. R prints the same message for an error that a script handles. After an unhandled error, R also
-#: prints `_R_END`.
+#: Error messages from R, MATLAB, Rust, Go, and Java. For R, MATLAB, and Rust, the text can be on the next
+#: line. R prints the same message for an error that a script handles. After an unhandled error, R also prints
+#: `_R_END`.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
 _R_END = "Execution halted"
 _MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")

@@ -69,7 +69,7 @@ _BY_KEY = (
 )
 
 
-# Lines of launchers, DeepSpeed, NCCL, and trainers that belong to a training run but do not show a step.
+# Lines from launchers, DeepSpeed, NCCL, and trainers that belong to a training run but do not show a step.
 _RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"

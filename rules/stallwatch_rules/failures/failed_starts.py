@@ -21,7 +21,7 @@ _MEANT = lazy(
     # Indented parts of a usage text or a list, headings, and separators between paragraphs.
     r"^\s|(?i:^[\w ]{0,30}(?:options|arguments|commands|flags|examples?|usage|shells are|failures):$)"
     r"|^[-=*_+~#]{3,}$"
-    # Other messages of shell scripts and launchers.
+    # Other messages from shell scripts and launchers.
     r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
     r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
@@ -30,7 +30,7 @@ _MEANT = lazy(
     # Sentences about where to find more help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
-    # Messages of Open MPI about programs and slots (help-orterun.txt and help-orte-rmaps-base.txt of 4.1).
+    # Messages from Open MPI about programs and slots (help-orterun.txt and help-orte-rmaps-base.txt in 4.1).
     r"|^(?:or execute an executable|Executable: |Node: |while attempting to start process)"
     r"|\bslots?\b|Open MPI|^(?:available for use|launch a process|launch\.|environment in which"
     r"|of hardware threads|--use-hwthread)"

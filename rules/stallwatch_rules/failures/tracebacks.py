@@ -61,7 +61,7 @@ CHAIN = lazy(
 _SUMMARY = lazy(r"\s*traceback *: $")  # the row of a torchrun summary that quotes a rank's error file
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
-    r"|in the worker environment:$"  # message of Ray 2.55, _private/function_manager.py
+    r"|in the worker environment:$"  # message from Ray 2.55, _private/function_manager.py
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
@@ -86,7 +86,8 @@ REMOTE = lazy(
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
-#: Messages of Python's Lib/asyncio (tasks.py, events.py, and runners.py). A logger's prefix can precede them.
+#: Messages from Lib/asyncio in Python (tasks.py, events.py, and runners.py). A logger's prefix can precede
+#: the message.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
@@ -165,7 +166,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def _relays_remote(text: str) -> bool:
-    """Return whether a line is an exception of Ray that reports the exception of a task."""
+    """Return whether a line is an exception from Ray that reports the exception of a task."""
     final = FINAL.match(text.rstrip()) if "ray::" in text else None
     return final is not None and REMOTE.match(final["message"] or "") is not None
 

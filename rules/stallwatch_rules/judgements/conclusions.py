@@ -1,8 +1,8 @@
 """Name the rules that are inferred from the facts of a run, because no single line shows them.
 
-The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` contains
-words that the log must contain. For example, a conclusion about a mixture-of-experts model is possible only
-if the log mentions such a model.
+The page of such a rule has no patterns, or patterns that match in only some runs. The ``requires`` key of
+such a page contains words that the log must contain. For example, a conclusion about a mixture-of-experts
+model is possible only if the log mentions such a model.
 """
 
 from __future__ import annotations

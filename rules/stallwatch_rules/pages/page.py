@@ -1,7 +1,8 @@
 """Read a rule page: a Markdown file with the patterns, documentation, tests, and runbook of a rule.
 
 A page consists of YAML front matter between ``---`` lines and a Markdown body. ``parse_page`` converts the
-text to a ``RulePage``. If this fails, it raises a ``PageError`` with the file, the line, and the remedy.
+text to a ``RulePage``. If the conversion fails, ``parse_page`` raises a ``PageError`` with the file, the
+line, and the remedy.
 """
 
 from __future__ import annotations

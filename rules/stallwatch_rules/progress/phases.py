@@ -187,7 +187,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # The last record of MLPerf (mlperf_logging) in a run that reached its target.
+    # The last record from MLPerf (mlperf_logging) in a run that reached its target.
     (
         ":::MLLOG",
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),

@@ -52,7 +52,7 @@ def extract(line: Line) -> Sample | None:
             found = _from_memory(text)
         elif "tep" in text or "iter" in text or "Iter" in text:
             found = _from_text(text)
-        elif text.startswith("Average reward score:") or "amples/sec:" in text:  # a line of DeepSpeed-Chat
+        elif text.startswith("Average reward score:") or "amples/sec:" in text:  # a line from DeepSpeed-Chat
             found = _from_rates(text)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def extract(line: Line) -> Sample | None:
 
 def _from_memory(text: str) -> Found | None:
     values = memory(text)
-    if not values and "memory (MB) | allocated:" in text:  # a line of Megatron-LM
+    if not values and "memory (MB) | allocated:" in text:  # a line from Megatron-LM
         rates(text.lower(), values)
     return Found(None, None, values, "") if values else None
 

@@ -48,7 +48,7 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """A wrapper that makes a function for reading texts faster.
+    """A wrapper that speeds up a function that reads texts.
 
     Texts with a known template are read with this template. The function reads all other texts.
     """

@@ -142,7 +142,7 @@ _LOSS_FIRST = lazy(
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
 _LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # format in which MindSpore prints the loss after the step
-_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line in a record of OLMo
+_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line in a record from OLMo
 
 # A text such as "loss 2.0 lr 1e-5 " before "step 3". Only spaces, commas, semicolons, and vertical bars
 # separate the metrics.

@@ -71,7 +71,7 @@ class ChunkCutter:
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return the end offset of a chunk of `boundary` or more bytes, or ``None`` if more are needed."""
+    """Return the end offset of a chunk of `boundary` or more bytes, or ``None`` if more bytes are needed."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 

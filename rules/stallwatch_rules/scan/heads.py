@@ -55,7 +55,7 @@ def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments that contain a text of the beginning and are soon followed by another such text."""
+    """Return the segments that contain an identifying text and are soon followed by another such text."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

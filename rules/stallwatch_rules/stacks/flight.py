@@ -66,8 +66,8 @@ def read_recorder(answer: Any) -> Recorded:
 def _not_above(joined: int, done: int | None) -> int | None:
     """Return the number of completed collectives, or ``None`` if it exceeds the number of joined collectives.
 
-    A larger number also includes sends of NCCL (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch
-    2.13, ``seqP2P_``).
+    A larger number also includes NCCL send operations (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of
+    torch 2.13, ``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
