@@ -154,7 +154,7 @@ def calibrated(claimed: list[Claim]) -> list[str]:
     return [
         *lines,
         "",
-        "The next table shows the result on the frozen half:",
+        "The following table shows the result on the frozen half:",
         "",
         *reliability([item for item in claimed if item.frozen]),
         "",

@@ -1,6 +1,6 @@
-// Find rules by pasted log lines, with the rules' own patterns; nothing leaves the browser.
-// What is pasted into the search field becomes the title of the rule that matches it, or else plain words: lunr would
-// read the colons, stars and signs of a message as operators.
+// Find the rules whose patterns match pasted log lines. The browser sends no data to a server.
+// If a rule matches the text that a user pastes into the search field, the title of the rule replaces the text.
+// Otherwise, plain words replace the text, because lunr interprets colons, asterisks, and signs as operators.
 "use strict"
 
 const PREFIX = /^\s*(?:\[?\w*\d+\]?:\s*|\[[^\]]*\]:?\s*|[\d\-T:.,+Z\/]{8,}\s+|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[\s:|-]*|\(\w+ pid=[^)]*\)\s*)/
@@ -11,7 +11,7 @@ function compiled(pattern) {
   try {
     return new RegExp(source, ignoreCase ? "i" : "")
   } catch {
-    return null // scoped flags, which older browsers do not know
+    return null // scoped flags, which some browsers do not support
   }
 }
 

@@ -23,14 +23,14 @@ gloo. It then compares the results with [the expected results](../tests/repro/ve
 
 The table of each attempt has these columns:
 
-* **log**: the exception that ended a rank, and the number of messages in which DeepSpeed reported that it
+* **Log**: the exception that ended a rank, and the number of messages in which DeepSpeed reported that it
   invalidated its trace cache.
-* **probe**: the number of optimizer steps that rank 0 reported, the number of trace-cache invalidations of a
+* **Probe**: the number of optimizer steps that rank 0 reported, the number of trace-cache invalidations of a
   rank with their kind, and the exception, if the probe reported it. The probe *warned* if it reported the
-  fault while the run continued; the rule follows in parentheses. The kinds of invalidations are *mismatch*
-  (a different module than in the previous pass), *short* (more modules than in the previous pass), and
-  *external* (from outside the forward pass).
-* **diagnosis**: the verdict of Stallwatch, and the rule of the root cause.
+  fault while the run continued. In this case, the rule follows in parentheses. The kinds of invalidations
+  are *mismatch* (a different module than in the previous pass), *short* (more modules than in the previous
+  pass), and *external* (from outside the forward pass).
+* **Diagnosis**: the verdict of Stallwatch, and the rule of the root cause.
 
 ## The stacks
 """
@@ -56,7 +56,7 @@ def _glance(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
     yield ""
     yield "If a cell is empty, the program was not run with this version."
     yield ""
-    yield f"| attempt | {' | '.join(stack.deepspeed for stack in STACKS)} |"
+    yield f"| Attempt | {' | '.join(stack.deepspeed for stack in STACKS)} |"
     yield "|---" * (1 + len(STACKS)) + "|"
     for attempt in ATTEMPTS:
         seen = [results.get((stack.name, attempt.name)) for stack in STACKS]
