@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.spans import spans_of
 
 PER_HOST = 8
 STEPS, MICROBATCHES = 3, 2
-#: Sources of information about the collectives. "recorder" is torch's flight recorder, which shows the
+#: Sources of information about the collectives. "recorder" is the torch flight recorder, which shows the
 #: collectives that a rank has joined and completed. "joined" is a backend that counts only the joined
 #: collectives. With "stacks", only the stacks of the ranks are known, and no collectives are counted.
 KNOWN = ("recorder", "joined", "stacks")

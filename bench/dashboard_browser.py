@@ -7,8 +7,8 @@ and the browser, which depends less on other load. Visits to bare pages of Strea
 the dashboard's pages, because no page of the dashboard can be faster than a bare page.
 
 The browser has a profile on disk, as users' browsers have. With a profile, Chromium keeps compiled scripts
-from the second visit on. By default, Playwright opens windows without a profile, in which Chromium does not
-keep compiled scripts.
+for the second and later visits. By default, Playwright opens windows without a profile, in which Chromium
+does not keep compiled scripts.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Chat:
             threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
 
     def down(self) -> None:
-        """Refuse every connection from now on."""
+        """Refuse every connection until `up` is called."""
         if self._listening is not None:
             with contextlib.suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)
@@ -112,7 +112,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _body(connection: socket.socket) -> dict[str, Any] | None:
-    """Return the posted JSON, or ``None`` if the sender died in the middle of the request."""
+    """Return the posted JSON, or ``None`` if the sender ended in the middle of the request."""
     data = b""
     while b"\r\n\r\n" not in data:
         got = connection.recv(65536)

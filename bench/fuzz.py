@@ -10,7 +10,7 @@ ms. The file that ``--failures`` names contains a line for each failure, with th
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` stores the progress in a file, from which a later call continues. ``--growth`` repeats
+``--state FILE`` stores the progress in a file, from which a later run continues. ``--growth`` repeats
 samples and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns``
 does the same with every regular expression of Stallwatch. With ``--engine atheris``, libFuzzer follows the
 code coverage of one parser (``pip install atheris``).
@@ -154,7 +154,7 @@ def fuzz(
 
 
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
-    """Return the stored results of earlier calls. Raise `ClickException` if their seed was different."""
+    """Return the stored results of earlier runs. Raise `ClickException` if their seed was different."""
     if state is None or not state.exists():
         return {}
     before: dict[str, Any] = json.loads(state.read_text())

@@ -149,7 +149,7 @@ def tensorboard(folder: Path) -> Step:
 
 
 def mlflow(folder: Path) -> Step:
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer versions require this
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # required in later versions
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=folder.as_uri())

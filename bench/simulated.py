@@ -20,7 +20,7 @@ EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to
 
 @dataclass(frozen=True)
 class Report:
-    """One signal of a run. It comes `wait` seconds after the previous signal."""
+    """One signal of a run. The signal comes `wait` seconds after the previous signal."""
 
     wait: float
     what: What

@@ -192,7 +192,7 @@ class Writer:
         elif launcher == "srun-labelled":
             lines = [line if rank is None else f"{rank}: {line}" for rank, line, _ in self.lines]
         elif launcher in ("torchrun", "deepspeed", "accelerate", "srun") and self.s.ranks > 1:
-            # Since torch 2.4, a rank prefixes the traceback of an unhandled exception.
+            # In torch 2.4 and later, a rank prefixes the traceback of an unhandled exception.
             lines = [
                 f"[rank{rank}]: {line}" if raised and rank is not None else line
                 for rank, line, raised in self.lines

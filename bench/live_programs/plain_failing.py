@@ -175,7 +175,7 @@ def chatty_logger_beside_a_hang() -> None:
 
 
 def rebuild(seconds: float) -> None:
-    """Print ZeRO-3's lines about a trace cache that is invalidated repeatedly."""
+    """Print the ZeRO-3 lines about a trace cache that is invalidated repeatedly."""
     event("trace cache")
     end = time.monotonic() + seconds
     number = 0

@@ -46,7 +46,7 @@ class Program:
     seconds: float  #: approximate duration
     form: str = "python"
     expected: Expected | None = None  #: ``None`` for a healthy program
-    state: str = "finished"  #: final state of a healthy program; "unknown" if a followed log just ends
+    state: str = "finished"  #: final state of a healthy program; "unknown" if a followed log ends mid-run
     needs: tuple[str, ...] = ()  #: required packages
     signals: tuple[tuple[float, str], ...] = ()  #: signals to send: (seconds after the event, signal)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
-import torch  # noqa: E402 - must follow the lines above
+import torch  # noqa: E402 - must follow the two settings
 
 torch.compile = lambda model=None, **_: (
     (lambda function: function) if model is None else model

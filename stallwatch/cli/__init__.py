@@ -57,7 +57,7 @@ class StallwatchGroup(Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the command's module and return the command; `None` if it does not exist."""
+        """Import the command's module and return the command; `None` if the command does not exist."""
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"stallwatch.cli.{_COMMANDS[cmd_name]}"), cmd_name)
@@ -127,8 +127,8 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
     \b
     Watch a run:         stallwatch run -- torchrun --nproc-per-node 8 train.py
-    Find what killed it: stallwatch diagnose logs/
-    Before it runs:      stallwatch check ds_config.json train.py
+    Diagnose a run:      stallwatch diagnose logs/
+    Check a run:         stallwatch check ds_config.json train.py
     See all runs:        stallwatch dashboard
     See a demo:          stallwatch demo
     """
@@ -163,8 +163,8 @@ def _user_modules_last(path: Sequence[str], variable: str) -> list[str]:
 
     The user's folders are the entries of the `variable` ``PYTHONPATH`` and the current folder, which
     ``python -m`` adds. The training program needs them, but a module such as ``h11.py`` in them would replace
-    a package that Stallwatch imports, perhaps only when it sends a message. Folders that contain a package of
-    Stallwatch keep their position.
+    a package that Stallwatch imports, perhaps only when Stallwatch sends a message. Folders that contain a
+    package of Stallwatch keep their position.
     """
     here = current_folder()
     users = {here, *(here / entry for entry in variable.split(os.pathsep))}

@@ -193,15 +193,15 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     "--drop",
     multiple=True,
     metavar="CHAT",
-    help="First discard the messages for this chat, which must not be configured here; can be repeated.",
+    help="First discard the messages for this chat, which must not be configured; can be repeated.",
 )
 @click.pass_obj
 def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     """Send the messages that earlier runs on this host could not deliver.
 
     Messages that still wait are listed by chat, with the reason. Exit code: 1 if a message that is due is
-    still waiting, even for a chat that is not configured here. Messages held for quiet hours and escalations
-    do not count. The chats' rate limits and pauses apply.
+    still waiting, even for a chat that is not configured. Messages held for quiet hours and escalations do
+    not count. The rate limits and pauses of the chats apply.
 
     A chat that was removed from the configuration is listed with a name. To discard its messages, pass the
     name to --drop. If hosts share a database, first check that the chat is not configured on another host.

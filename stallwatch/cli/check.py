@@ -31,14 +31,14 @@ _WILL_FAIL, _UNREADABLE = 1, 2
 )
 @click.option("--world-size", type=click.IntRange(min=1), metavar="N", help="Number of data-parallel ranks.")
 @click.option(
-    "--python", metavar="PATH", help="The Python interpreter of the run (default: Stallwatch's interpreter)."
+    "--python", metavar="PATH", help="Python interpreter of the run (default: the interpreter of Stallwatch)."
 )
 @click.option(
     "--versions",
     "versions_file",
     type=PATH,
     metavar="FILE",
-    help="Read the versions from this file instead (requirements.txt or the output of pip freeze).",
+    help="Read the versions from this file (requirements.txt or the output of pip freeze), not from Python.",
 )
 @click.option("--strict", is_flag=True, help="Also exit with 1 if a failure is only likely.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -64,7 +64,7 @@ def check(
     stallwatch check accelerate.yaml --python ~/venvs/train/bin/python
     stallwatch check --checkpoint output/checkpoint-500
 
-    Exit code: 1 if something will fail (with --strict, also if it will probably fail); 2 if an input could
+    Exit code: 1 if a failure is certain (with --strict, also if a failure is likely); 2 if an input could
     not be read (all other inputs are still checked); otherwise 0.
     """
     from stallwatch.cli.check_inputs import KINDS, read_inputs, sources_of

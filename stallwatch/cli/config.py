@@ -59,7 +59,7 @@ def trust(file: Path | None, revoke: bool) -> None:
     """Trust FILE in its current state, or list the trusted files.
 
     Stallwatch ignores a stallwatch.toml in the current folder that another account could have written. After
-    you trust the file, Stallwatch reads it as long as its path and content stay the same.
+    you trust the file, Stallwatch reads it as long as its path and content do not change.
 
     \b
     stallwatch config trust stallwatch.toml

@@ -211,7 +211,7 @@ def print_notices(problems: Iterable[object]) -> None:
 def report_wrong_alerts(loaded: Config) -> bool:
     """Report unusable chat URLs, and routes with unknown rules or families; return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # avoid the imports below, which are usually unnecessary
+        return False  # avoid imports that are usually unnecessary
     from importlib.util import find_spec
 
     from stallwatch.config.chats import misnamed, names_any, not_loaded, unusable

@@ -31,9 +31,9 @@ def coordinator(app: App) -> None:
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
-    A run across many hosts does not need this service: its first host merges the reports. However, a
-    coordinator service outlives the cluster's jobs, and no other host needs the chats' URLs. If the service
-    does not respond, the run's hosts merge the reports themselves. To stop the service, press Ctrl-C.
+    A run across many hosts does not need this service, because its first host merges the reports. However, a
+    coordinator service outlives the cluster's jobs, and no other host needs the URLs of the chats. If the
+    service does not respond, the run's hosts merge the reports themselves. To stop the service, press Ctrl-C.
     """
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret
@@ -49,8 +49,8 @@ def coordinator(app: App) -> None:
         raise click.UsageError(str(problem)) from problem
     if secret is None:
         raise click.UsageError(
-            "agents must authenticate; set STALLWATCH_JOIN_SECRET here and on all hosts, or set [join]"
-            " tls_certificate, tls_key, and tls_ca"
+            "agents must authenticate; set STALLWATCH_JOIN_SECRET on this host and on all hosts of the run,"
+            " or set [join] tls_certificate, tls_key, and tls_ca"
         )
     keep_private(config["run.home"])
     destinations = Destinations(config, catalogue_of(config))

@@ -70,7 +70,9 @@ def boards(folder: Path) -> None:
 
 
 @grafana.command()
-@click.option("--url", required=True, metavar="URL", help="Grafana's address, such as http://localhost:3000.")
+@click.option(
+    "--url", required=True, metavar="URL", help="Address of Grafana, such as http://localhost:3000."
+)
 @click.option(
     "--token",
     envvar="STALLWATCH_GRAFANA_TOKEN",

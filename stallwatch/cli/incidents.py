@@ -39,11 +39,11 @@ _SHOWN = 100
 
 @click.command("list")
 @click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
-@click.option("--ended", is_flag=True, help="List past incidents instead.")
+@click.option("--ended", is_flag=True, help="List past incidents instead of open ones.")
 @click.option("--all", "everything", is_flag=True, help="List open and past incidents.")
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
-    """List open incidents, newest first, and current silences."""
+    """List open incidents, newest first, and active silences."""
     config = app.config(hides_notifications)
     language = config["ui.language"]
     store, people = opened(config)
@@ -149,7 +149,7 @@ def note(app: App, incident: str, text: str) -> None:
     help="Duration: 30m, 2h, 1d; without a unit, in seconds (default: 1h).",
 )
 @click.option("--comment", default="", help="The reason for the silence.")
-@click.option("--end", type=int, metavar="NUMBER", help="Instead, end the silence with this number now.")
+@click.option("--end", type=int, metavar="NUMBER", help="End the silence with this number; add no silence.")
 @click.pass_obj
 def silence(
     app: App,

@@ -56,7 +56,7 @@ def matches(
     only: tuple[str, ...],
     every: float | None,
 ) -> None:
-    """Show every line in logs that a rule matches, like grep.
+    """Show every line in logs that a rule matches, as grep does for a pattern.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
     standard input. To see the impact of the matches on the run, use stallwatch diagnose.

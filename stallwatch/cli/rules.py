@@ -102,7 +102,7 @@ def _item(pattern: str) -> str:
 @rules_option
 @click.pass_obj
 def check(app: App, folder: Path | None) -> None:
-    """Check rule pages: their format, their patterns, and that the patterns match their samples.
+    """Check rule pages: their format, their patterns, and whether the patterns match the samples.
 
     Without DIR, the packaged rules and the configured folders are checked. Missing sections are listed. Exit
     code: 2 if a page has a mistake.
@@ -214,7 +214,7 @@ def _count(number: int, what: str) -> str:
 def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> None:
     """List every rule with its ID, family, role, harm, status, and title.
 
-    On a terminal, the output is a table for each family, otherwise tab-separated columns.
+    On a terminal, the output is a table for each family. Otherwise, tabs separate the columns.
 
     \b
     stallwatch rules list --family collectives
@@ -292,7 +292,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     stallwatch rules new --from slurm-1234.out
     stallwatch rules new reward-server-silent --from logs/ --family rlhf-and-rollout
 
-    The draft contains the pattern, the samples, and the source of the message; you write the explanation and
+    The draft contains the pattern, the samples, and the source of the message. You write the explanation and
     the fixes. An existing page is never overwritten.
 
     Exit code: 2 if the log cannot be read or has no unknown failure, or the page exists; otherwise 0.
@@ -359,8 +359,8 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus DIR --rules my-rules
 
     catalogue.yml contains one alert per rule page, including the pages in your own folders. Each runbook_url
-    starts with [dashboard] url or [docs] url. Existing files with these names are replaced. When Stallwatch
-    or your rules change, repeat the command and reload Prometheus.
+    starts with [dashboard] url or [docs] url. Existing files with these names are replaced. After
+    Stallwatch or your rules change, repeat the command, and reload Prometheus.
     """
     from stallwatch_alerts.messages.links import Runbooks
     from stallwatch_alerts.prometheus.rulefiles import rule_files

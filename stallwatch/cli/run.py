@@ -42,7 +42,7 @@ def watch_options(command: _Command) -> _Command:
     announce = "Write a target file for Prometheus (file_sd_configs) to this folder."
     belongs = "Name of the run across several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host's agent)."
-    about = "What to do when the run stalls: report (default), abort, or 'command LINE'."
+    about = "What to do if the run stalls: report (default), abort, or 'command LINE'."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Do not serve /metrics."),
         setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
@@ -91,7 +91,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
     notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
     problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is the exit code of the command,
-    unless --fail-on-finding is given.
+    unless --fail-on-finding is set.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 
@@ -166,13 +166,13 @@ def _unwatched(command: Sequence[str]) -> int:
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
 @click.option(
-    "--once", is_flag=True, help="Diagnose the current content of the files, like stallwatch diagnose."
+    "--once", is_flag=True, help="Diagnose the current content of the files, as stallwatch diagnose does."
 )
 @click.option(
     "--until-idle",
     type=float,
     metavar="SECONDS",
-    help="Exit when the files have not grown for this many seconds.",
+    help="Exit if the files have not grown for this many seconds.",
 )
 @watch_options
 @language_option
@@ -194,7 +194,7 @@ def tail(
 
     GLOB is a file, a folder, or a quoted pattern; files that appear later are also watched. From lines that
     are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
-    With the same --name, a later call continues where the previous call stopped.
+    If a later stallwatch tail has the same --name, it continues where the previous one stopped.
 
     Exit code: 0; with --once, as for diagnose: 1 if the run failed or stalled, 2 if a file could not be read.
     """

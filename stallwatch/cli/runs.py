@@ -133,8 +133,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Replay the output of a recorded run.
 
     The command prints the output of the run, by default with the original timing, and exits with the run's
-    exit code.
-    FOLDER is a run folder of `stallwatch run`.
+    exit code. FOLDER is a run folder of `stallwatch run`.
 
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10
@@ -161,7 +160,9 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Port of the dashboard."
 )
-@click.option("--live", is_flag=True, help="Train instead of replaying; requires torch and deepspeed.")
+@click.option(
+    "--live", is_flag=True, help="Train instead of replaying a recording; requires torch and deepspeed."
+)
 @click.option(
     "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Ctrl-C."
 )

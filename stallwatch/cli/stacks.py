@@ -27,7 +27,7 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     Ranks with the same stack form one group; ranks that block other ranks come first. RUN is a run that is
     watched on this host, FOLDER is the folder of the run, and PID is any process with ranks among its
     descendants, such as torchrun. Without an argument, the command shows the only run that is watched on this
-    host. FILEs are outputs of --json from several hosts, or dumps of torch's flight recorder; the command
+    host. FILEs are outputs of --json from several hosts, or dumps from the torch flight recorder; the command
     evaluates all their ranks together.
 
     \b
@@ -90,7 +90,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return the stacks as JSON. This host's name is included to distinguish snapshots of different hosts."""
+    """Return the stacks as JSON. The name of this host distinguishes snapshots of different hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

@@ -262,7 +262,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
                 print_notice(render(note, language))
         return
     try:
-        _print_report(replace(diagnosis, ending=""), language)  # the ending is printed above
+        _print_report(replace(diagnosis, ending=""), language)  # the ending is already printed
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); run stallwatch diagnose {folder.path}"

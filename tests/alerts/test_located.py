@@ -90,7 +90,7 @@ def single(**about: Any) -> Incident:
         (single(kind="input"), " (waiting for input)", "Answer in the terminal"),
         (single(kind="lock"), " (waiting for a file lock)", "end that process"),
         (single(kind="process"), " (waiting for a child process)", "what the child process is doing"),
-        (single(busy=True), " (busy without progress)", "This code computes"),
+        (single(busy=True), " (busy without progress)", "This code uses processor time"),
         (single(kind="data"), "", "workers of the data loader"),
     ],
 )

@@ -194,7 +194,7 @@ def test_unknown_failure_has_next_steps(stall: Stall) -> None:
     shown = render(died, "en", None)
     assert shown.title == "[myrun] failed: ValueError: bad (train.py:8) (rank 3)"
     assert "No rule explains the failure." in shown.text
-    assert "1. Look at 'train.py:8 in load' first" in shown.text
+    assert "1. First look at 'train.py:8 in load'" in shown.text
     assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
 
 

@@ -30,12 +30,12 @@ def _run(page: Page, url: str) -> None:
 
 def _runs(page: Page, url: str) -> None:
     page.goto(f"{url}/")
-    page.get_by_text("Select a row").wait_for()
+    page.get_by_text("To open a").wait_for()
 
 
 def _incidents(page: Page, url: str) -> None:
     page.goto(f"{url}/incidents")
-    page.get_by_text("Select a row").wait_for()
+    page.get_by_text("To open a").wait_for()
 
 
 def _incident(page: Page, url: str) -> None:

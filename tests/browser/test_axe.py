@@ -15,7 +15,7 @@ from stage import RECORDING, board, choose_row
 
 def on_runs(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(url)
-    page.get_by_text("Select a row").wait_for()
+    page.get_by_text("To open a").wait_for()
 
 
 def on_run(page, url: str) -> None:  # type: ignore[no-untyped-def]
@@ -28,7 +28,7 @@ def on_run(page, url: str) -> None:  # type: ignore[no-untyped-def]
 
 def on_incidents(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(f"{url}/incidents")
-    page.get_by_text("Select a row").wait_for()
+    page.get_by_text("To open a").wait_for()
 
 
 def on_incident(page, url: str) -> None:  # type: ignore[no-untyped-def]

@@ -17,7 +17,7 @@ def test_incident_is_found_acknowledged_and_silenced(scene, watched) -> None:  #
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
-    page.get_by_text("Select a row to open the incident: click the row's checkbox").wait_for()
+    page.get_by_text("To open an incident, select its row: click the row's checkbox").wait_for()
     page.get_by_role("button", name="critical").click()
     page.wait_for_url("**show=critical*")
     choose_row(page, re.compile("incident="), search=f"{run} trace-cache")
@@ -47,7 +47,7 @@ def test_incident_is_found_acknowledged_and_silenced(scene, watched) -> None:  #
     page.get_by_role("heading", name="Stalled").wait_for()
     page.goto(address)  # the link can be shared
     page.get_by_role("button", name="All incidents").click()
-    page.get_by_text("Select a row to open the incident").wait_for()
+    page.get_by_text("To open an incident, select its row").wait_for()
 
 
 def test_row_selected_by_keyboard_opens(scene, watched) -> None:  # type: ignore[no-untyped-def]
@@ -60,7 +60,7 @@ def test_row_selected_by_keyboard_opens(scene, watched) -> None:  # type: ignore
 
     page.on("websocket", lambda socket: socket.on("framesent", sent))
     page.goto(f"{scene.urls['embedded']}/incidents?q={HANGING['embedded']}")
-    page.get_by_text("Select a row to open the incident").wait_for()
+    page.get_by_text("To open an incident, select its row").wait_for()
     for _ in range(10):  # a key press is lost while the table is built, so press again
         page.get_by_test_id("data-grid-canvas").first.focus()
         page.keyboard.press("ArrowDown")

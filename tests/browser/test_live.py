@@ -204,7 +204,7 @@ def test_runs_page_links_to_the_run(scene, watched, source: str, scheme: str) ->
     page, run = watched.page, HANGING[source]
     page.emulate_media(color_scheme=scheme)
     page.goto(scene.urls[source])
-    page.get_by_text("Select a row").wait_for()
+    page.get_by_text("To open a").wait_for()
     choose_run(page, "steady", search="steady")
     page.get_by_role("heading", name="Training").wait_for()
     page.go_back()  # one press goes back one page, which is unchanged

@@ -195,7 +195,7 @@ def test_waiting_messages_are_listed_and_sent(
     assert "s3cr3t" not in result.output
     monkeypatch.delenv("STALLWATCH_ALERTS_URLS")
     result = stallwatch("alerts", "send", "--wait", "0.5")
-    assert result.exit_code == 1 and "no URL of this chat is configured here" in result.stderr
+    assert result.exit_code == 1 and "the configuration contains no URL of this chat" in result.stderr
     tonight = time.time() + 3600
     for number, escalation in enumerate((False, True), 2):
         later = incident(f"myrun/stall/x/{number}")

@@ -147,12 +147,12 @@ def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
         outbox.put(lambda *_, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
     result = stallwatch("alerts", "send", "--wait", "0.1")
     assert result.exit_code == 1 and heard == []
-    assert "2 messages waiting for slack://****: no URL of this chat" in result.stderr
+    assert "2 messages waiting for slack://****: the configuration contains no URL" in result.stderr
     command = f"stallwatch alerts send --drop {gone[:12]}"
     assert command in result.stderr
     keep(outbox, "sound")
     refused = stallwatch("alerts", "send", "--drop", CHAT)
-    assert refused.exit_code == 2 and "is configured here" in refused.stderr
+    assert refused.exit_code == 2 and "chat is configured" in refused.stderr
     assert "no messages are waiting" in stallwatch("alerts", "send", "--drop", "no-such").stderr
     dropped = stallwatch("alerts", "send", "--drop", gone[:12])
     # the third message still waits

@@ -96,7 +96,7 @@ def test_ranks_are_selected_by_run_folder_or_process(stallwatch: Stallwatch, tmp
             assert head.startswith(f"ranks 0–2 of {'PID ' if name == [str(info.pid)] else 'sft'}")
             assert "rank 1 is at train.py:7 in reward" in sentence
             assert why == "rank 1: in different code than the other ranks, and not waiting for another rank."
-            assert odd == "rank 1 (odd): alive"
+            assert odd == "rank 1 (suspect): alive"
         found = msgspec.json.decode(stallwatch("stacks", "--json").stdout, type=StallStacks)
         assert (found.odd, found.why, found.hosts) == ([1], "elsewhere", {socket.gethostname(): "0-2"})
         every = stallwatch("stacks", "--all").stdout
@@ -197,7 +197,7 @@ def childless() -> Iterator[int]:
 
 SAYS = [
     ({"ended_at": 1.8e9}, "run sft has ended; to see how it ended, use stallwatch diagnose"),
-    ({"host": "n7"}, "run sft is watched on n7: run this command there"),
+    ({"host": "n7"}, "run sft is watched on n7: run this command on that host"),
     ({"namespace": "x/pid:[1]"}, "run this command in that container"),
     ({"pid": 2**22 + 1}, "sft has no rank"),
     ({}, "sft has no rank"),
@@ -220,7 +220,7 @@ def test_unknown_or_ambiguous_name_is_an_error(stallwatch: Stallwatch, home: Pat
     for number in range(10):
         make_run(home, f"sft{number}")
     assert "specify one of sft" in stallwatch("stacks").stderr
-    assert "run dpo is not known here; watched runs: sft" in stallwatch("stacks", "dpo").stderr
+    assert "run dpo is not known on this host; watched runs: sft" in stallwatch("stacks", "dpo").stderr
 
 
 def test_ended_or_foreign_process_is_an_error(

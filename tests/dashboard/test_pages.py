@@ -308,7 +308,7 @@ def test_incident_page_shows_the_problem_and_accepts_actions(
     app = page("incidents", incident=key)
     assert not app.exception
     assert "What to change" in texts(app, "markdown") and HOSTILE in texts(app, "code")
-    assert "rank 1 (odd)" in texts(app, "code") and "data.py:7" in texts(app, "code")
+    assert "rank 1 (suspect)" in texts(app, "code") and "data.py:7" in texts(app, "code")
     app.text_input(key="person").input("Li").run()
     app.button(key="acknowledge").click().run()
     app.text_area(key="note_text").input(f"looked at {HOSTILE}")
@@ -407,4 +407,4 @@ def test_run_page_shows_the_locations_of_the_ranks(
     assert f"Ranks 0, 2 wait in all_reduce (train.py:42 in step); rank 1 is at {HOSTILE}:7 in main." in texts(
         run, "text"
     )
-    assert "rank 1 (odd): alive" in texts(run, "code")
+    assert "rank 1 (suspect): alive" in texts(run, "code")

@@ -330,7 +330,7 @@ def test_lost_agent_has_precedence_over_its_reports(make_incident: Callable[...,
     found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
-    assert found.facts[0].startswith("The numbers below are from the agent's last report.") and found.fixes
+    assert found.facts[0].startswith("The following numbers are from the last report") and found.fixes
     assert (found.level, found.page.id) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 

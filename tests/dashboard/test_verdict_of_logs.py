@@ -47,7 +47,7 @@ def test_unknown_exception_has_its_location_and_advice() -> None:
     assert found.cause.startswith("KeyError: 'label' (data.py:7)")
     own, key = found.fixes
     assert (
-        own.startswith("Look at `~/data.py:7 in __getitem__` first") and "The key 'label' is missing" in key
+        own.startswith("First look at `~/data.py:7 in __getitem__`") and "The key 'label' is missing" in key
     )
 
 

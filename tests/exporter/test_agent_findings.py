@@ -70,7 +70,7 @@ def test_unknown_exception_at_the_end_is_reported(run: Any) -> None:
     (finding,) = run.sent
     assert (finding.kind, finding.rule, finding.severity) == ("finding", "unknown-failure", "critical")
     assert finding.evidence[-1] == "ValueError: the tokenizer has no chat template"
-    assert "Look at `/w/train.py:7 in <module>` first" in render(finding.next_steps[0])
+    assert "First look at `/w/train.py:7 in <module>`" in render(finding.next_steps[0])
     run.wait(100)
     assert len(run.changes) == 1
     run.end("unknown", None)

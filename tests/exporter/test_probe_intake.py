@@ -45,7 +45,7 @@ def test_warning_of_a_rank_is_an_incident(probed: Any) -> None:
         "degrading",
     )
     assert "trl/trainer/ppo_trainer.py:332" in incident.evidence[0]
-    assert render(incident.note) == "The run will fail at the first checkpoint (save strategy: step 500)."
+    assert render(incident.note) == "The run fails at the first checkpoint (save strategy: step 500)."
     assert incident.primary is not None and incident.primary.fixes
     assert incident.primary.file == "events.jsonl"
     assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2

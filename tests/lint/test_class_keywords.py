@@ -71,7 +71,7 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     ("call", "what", "fix"),
     [
         ("SFTConfig('o', max_seq_length=3)", "SFTConfig of trl 1.16.0 does not accept",
-         "Use max_length instead (required since trl 0.20)."),
+         "Use max_length instead (required in trl 0.20 and later)."),
         ("S(m, tokenizer=t)", "SFTTrainer of trl 1.16.0 does not accept", "Use processing"),
         ("S(m, max_length=3)", "SFTTrainer", "Pass this argument to SFTConfig"),
         ("trl.SFTConfig(pakcing=3)", "SFTConfig", "Did you mean packing?"),

@@ -297,7 +297,7 @@ def strip_markup(text: str) -> None:
 def regex_backtracks() -> None:
     """Hang while matching a regular expression that backtracks.
 
-    The match runs in compiled code that holds the interpreter's lock.
+    The match runs in compiled code that holds the interpreter lock.
     """
     Loop().train()
     strip_markup("a" * 60 + "b")

@@ -125,7 +125,7 @@ def test_run_of_a_killed_agent_is_not_called_healthy(tmp_path: Path, catalogue: 
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     found, _ = diagnose_paths([folder.path], Options(catalogue))
-    assert render(badge(found)) == "UNFINISHED" and "without reporting an end" in render(headline(found))
+    assert render(badge(found)) == "UNFINISHED" and "without reporting the end" in render(headline(found))
     assert has(found.notes[-1], "diagnosis.agent-gone")
     log(folder.path).write_text(STEPS + OOM)
     found, _ = diagnose_paths([folder.path], Options(catalogue))

@@ -58,9 +58,13 @@ BEGUN = steps(1, 5)
 
 #: Assessor: text of a log, further facts, and a part of the text that the assessor contributes.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "recoveries": (BEGUN + raised(OOM) + steps(6, 300), {}, "cuda-oom: cause, fatal → cause, harmless here"),
+    "recoveries": (
+        BEGUN + raised(OOM) + steps(6, 300),
+        {},
+        "cuda-oom: cause, fatal → cause, harmless in this run",
+    ),
     "raised": (BEGUN + raised(NAN_BACKWARD), {}, "grad-norm-nan: cause, degrading → cause, fatal"),
-    "excuses": (f"{BEGUN}{STAND}\n", {"ending": FINISHED}, "→ symptom, harmless here"),
+    "excuses": (f"{BEGUN}{STAND}\n", {"ending": FINISHED}, "→ symptom, harmless in this run"),
     "known-ending": (BEGUN, {"ending": Ending("oom-killed", 137, "SIGKILL")}, "+ host-oom-sigkill"),
     "handled-exceptions": (
         f"{BEGUN}{JSON}\n",
@@ -70,7 +74,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "teardown": (
         f"{BEGUN}{raised(OOM)}Exception ignored in: <function Loader.__del__ at 0x7f00>\n{raised(WORKER)}",
         {},
-        "dataloader-worker-killed: cause, fatal → cause, harmless here",
+        "dataloader-worker-killed: cause, fatal → cause, harmless in this run",
     ),
     "failed-starts": (
         "run.sh: line 3: torchrunn: command not found\n",
@@ -78,7 +82,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "program-not-found: cause, depends on progress → cause, fatal",
     ),
     "end": (f"{BEGUN}{STAND}\n", {}, "facts about the run: timed-out, lost"),
-    "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),
+    "progress": (
+        f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}",
+        {},
+        "depends on progress → cause, harmless in this run",
+    ),
     "conclusions": (ENDED_STALL, {}, "+ silent-hang-no-error"),
     "stall-ends": (ENDED_STALL, {}, "slurm-time-limit: cause, fatal → symptom, fatal"),
     "signals": (BEGUN, {"ending": killed_by("SIGSEGV")}, "+ process-segfault"),
@@ -181,7 +189,8 @@ def test_explanation_begins_with_matches_and_ends_with_the_verdict(diagnose: Dia
     given = list(explanation(diagnosis))
     assert given[0][0] == "matches" and given[0][1].startswith("+ ")
     assert [text for name, text in given if name == "recoveries"] == [
-        "cuda-oom: cause, fatal → cause, harmless here: This failure did not end the run: 300 steps followed."
+        "cuda-oom: cause, fatal → cause, harmless in this run: This failure did not end the"
+        " run: 300 steps followed."
     ]
     assert ("end", "facts about the run: timed-out, lost") in given
     assert given[-2][0] == "Root cause" and given[-2][1].startswith("collective-timeout (")

@@ -69,7 +69,7 @@ def test_headline_of_a_truncated_log_shows_its_last_step(catalogue: Catalogue) -
     assert "why the log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
     assert "第 59 步（共 500 步）" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
-    assert "why the log stops at step 59 without reporting an end" in render(headline(somewhere), "en")
+    assert "why the log stops at step 59 without reporting the end" in render(headline(somewhere), "en")
     for over in (
         diagnose(catalogue, STEPS, ending=FINISHED),
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),

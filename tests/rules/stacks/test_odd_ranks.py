@@ -308,4 +308,4 @@ def test_listing_contains_every_thread_once() -> None:
     text = listing(folded_of(*ranks), ranks, "sft")
     assert re.findall(r"^=== (ranks? [\d, ]+) ", text, re.MULTILINE) == ["rank 1", "ranks 0, 2"]
     assert text.count("distributed_c10d.py:3032 in all_reduce") == 1
-    assert folded(folded_of(*ranks)).startswith("rank 1 (odd): alive\n  /w/train.py:99 in main\n")
+    assert folded(folded_of(*ranks)).startswith("rank 1 (suspect): alive\n  /w/train.py:99 in main\n")
