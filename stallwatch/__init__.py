@@ -65,7 +65,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
 
-    `paths` are files, folders, globs, or archives. ``Diagnosis.notes`` lists unreadable files; all other
+    `paths` are files, folders, globs, or archives. ``Diagnosis.notes`` lists unreadable files. All other
     files are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` names the
     logs of a healthy run. Lines that do not occur in these logs are reported as new. `packs` contains the
     names of opt-in rule packs, as for ``--rules-pack``.
@@ -78,7 +78,7 @@ def diagnose(
     `workers` is the number of processes, including this process, that read the files of a large run. If
     there are several processes, the calling script needs an ``if __name__ == "__main__":`` guard. If
     `executor` is set, it reads the files instead, on any hosts that have the files at the same paths. The
-    diagnosis is the same.
+    diagnosis does not depend on `workers` or `executor`.
 
     Reading stops after `timeout` seconds. The first note and ``Diagnosis.stats`` then report the unread
     files.
@@ -111,7 +111,7 @@ def diagnose(
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
     """Return the numbers in logs as a table, as ``stallwatch samples`` does.
 
-    `paths` are files, folders, globs, or archives. A warning names unreadable files; the table contains the
+    `paths` are files, folders, globs, or archives. A warning names unreadable files. The table contains the
     samples of all other files. ``docs/samples.md`` explains the columns.
     """
     from stallwatch_exporter.sampling.files import frame_of

@@ -60,7 +60,7 @@ class CannotStart(Exception):
 
 
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> int:
-    """Show a stall from its first healthy step to its diagnosis; return the exit code.
+    """Show a stall from its first healthy step to its diagnosis. Return the exit code.
 
     `recording` is a run folder of ``stallwatch run`` (default: the packaged recording), `speed` is the speed
     factor of the replay, and `port` is the first port to try for the dashboard. With `live`, the demo trains
@@ -75,7 +75,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        # Handle SIGTERM and a closed terminal like Ctrl-C, so that all child processes end.
+        # Handle SIGTERM and a closed terminal in the same way as Ctrl-C, so that all child processes end.
         with (
             handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
@@ -197,7 +197,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
 def _start_dashboard(
     children: Children, env: dict[str, str], home: Path, port: int, show: _Screen
 ) -> str | None:
-    """Start the dashboard and wait until it responds; return its URL, or `None` if it does not start."""
+    """Start the dashboard and wait until it responds. Return its URL, or `None` if it does not start."""
     port = _free_port(port)
     log = home / "dashboard.log"
     show.say("Starting the dashboard …")
@@ -220,7 +220,7 @@ def _start_dashboard(
 
 
 def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
-    """Explain each change of the run's state on the screen until the run ends; return its exit code."""
+    """Explain each change of the run's state on the screen until the run ends. Return its exit code."""
     shown_state = ""
     while True:
         ended = run.poll() is not None
@@ -265,7 +265,7 @@ class Children:
     """A context manager that starts processes.
 
     At the end of the block, the context manager ends the processes and all their descendants. An environment
-    variable identifies descendants, because torchrun's ranks have their own sessions, and a process whose
+    variable identifies descendants, because ranks of torchrun have their own sessions, and a process whose
     parent has died is no longer in the process tree.
     """
 
@@ -297,7 +297,7 @@ class Children:
             self.end()
 
     def end(self) -> None:
-        """Interrupt all child processes, newest first; terminate and then kill the remaining processes."""
+        """Interrupt all child processes, newest first. Terminate and then kill the remaining processes."""
         for child in reversed(self._started):
             if child.poll() is None:
                 # The signal has the effect of Ctrl-C, so `stallwatch run` ends its command and prints the

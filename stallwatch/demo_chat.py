@@ -20,7 +20,7 @@ from stallwatch_alerts.notice import SIGNS
 
 @contextmanager
 def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run an endpoint that passes messages to `show`; yield its Apprise URL. Port 0 selects any free port."""
+    """Run an endpoint that passes messages to `show`. Yield its Apprise URL. Port 0 selects any free port."""
     handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
     with ThreadingHTTPServer((host, port), handler) as server:
         threading.Thread(target=server.serve_forever, name="demo-chat", daemon=True).start()
@@ -53,7 +53,7 @@ def render(message: dict[str, Any], width: int = 96) -> str:
     """Return the lines of a message, with a prefix that distinguishes them from the training's output."""
     stage = str(message.get("outcome") or message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    sign = SIGNS.get(message.get("type", ""), "⚪")  # Apprise's message type is the notice's level
+    sign = SIGNS.get(message.get("type", ""), "⚪")  # the message type of Apprise is the notice's level
     lines = [f"{sign} {' · '.join([stage, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]

@@ -21,7 +21,7 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # seconds after its last check until an agent counts as hung or stopped
+_SILENT_SECONDS = 30.0  # seconds from an agent's last check to the time when the agent counts as hung
 
 
 class Deadman:
@@ -93,7 +93,7 @@ class Deadman:
 
 
 def ping_healthchecks(url: str, signal: Signal) -> None:
-    """Send one signal to the check's URL; raise `OSError` if the service does not accept it."""
+    """Send one signal to the check's URL. Raise `OSError` if the service does not accept it."""
     parts = urlsplit(url)
     path = parts.path if signal == "ok" else f"{parts.path.rstrip('/')}/{signal}"
     address = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

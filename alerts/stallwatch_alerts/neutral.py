@@ -55,7 +55,7 @@ def _break_link(found: re.Match[str]) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return the text truncated to `limit` characters; a truncated text ends in an ellipsis.
+    """Return the text truncated to `limit` characters. A truncated text ends in an ellipsis.
 
     The truncation never splits a visible character, such as a letter with an accent or a colored emoji.
     """

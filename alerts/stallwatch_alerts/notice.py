@@ -48,7 +48,7 @@ class Channel(Protocol):
         """Return whether the channel sent a message about this open incident and can edit it."""
 
     def edit(self, notice: Notice) -> None:
-        """Edit the message that was sent about the notice's incident. Raise an exception if this fails."""
+        """Edit the message about the notice's incident. Raise an exception if the edit fails."""
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:

@@ -79,12 +79,12 @@ def close_orphans(
     """Resolve the incidents that agents left open when they died.
 
     `notify` receives each resolved incident, and the end is recorded in the folder of the incident's run.
-    `adopt` receives an incident instead if one of its hosts has no folder in `home`: the agent of this host
-    might have taken over and reported the end, and a second message could contradict the first one. An
-    incident ends at the time of the last report of its agent. The outcome of these runs is unknown, because
-    the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
-    stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
-    killed, or if another agent resolves the same incidents at the same time. The database of past
+    If one of the incident's hosts has no folder in `home`, `adopt` receives the incident instead. The agent
+    of this host might have taken over and reported the end, and a second message could contradict the first
+    message. An incident ends at the time of the last report of its agent. The outcome of these runs is
+    unknown, because the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and
+    incidents that stay open after a run's end, are unchanged. `notify` can receive an incident twice if this
+    process is killed, or if another agent resolves the same incidents at the same time. The database of past
     notifications prevents a second message.
     """
     closed: list[Incident] = []

@@ -43,8 +43,8 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        For a stall, the first rule of the incident also counts, because the user silenced the stall and not
-        its diagnosis, which might have changed since then. The end of a run is a separate incident.
+        For a stall, the first rule of the incident also counts, because a user silences the stall and not
+        its diagnosis, and the diagnosis can change. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
@@ -66,7 +66,7 @@ class OperatorActions:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence with this number now; return False if no such silence exists or if it is over."""
+        """End the silence with this number. Return False if the silence is over or does not exist."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
@@ -78,7 +78,7 @@ class OperatorActions:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident and withdraw its escalations; return False if it is not stored."""
+        """Acknowledge the incident and withdraw its escalations. Return False for an unknown incident."""
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:
@@ -116,7 +116,7 @@ class OperatorActions:
             return connection.execute(select(ACKNOWLEDGEMENTS.c.at).where(same)).first() is not None
 
     def note(self, incident: str, who: str, text: str, now: float) -> bool:
-        """Store a note on the incident; return False if the incident does not exist."""
+        """Store a note on the incident. Return False if the incident does not exist."""
         with writing(self._engine) as connection:
             known = select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident)
             if connection.execute(known).first() is None:

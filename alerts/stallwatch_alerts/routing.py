@@ -105,7 +105,7 @@ def routed_chats(
 
 
 def every_chat(urls: Sequence[str], routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return all chats for ordinary notifications; if there are none, return the escalation chats."""
+    """Return all chats for ordinary notifications. If there are none, return the escalation chats."""
     found = dict.fromkeys(urls)
     for route in routes:
         found.update(dict.fromkeys(route.urls or ()))

@@ -115,7 +115,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def close(self, timeout: float) -> bool:
-        """Send the queued messages within `timeout` seconds in total; return whether all of them arrived."""
+        """Send the queued messages within `timeout` seconds in total. Return whether all of them arrived."""
         for _, incident in self._held.values():
             self._send(incident)
         self._held.clear()

@@ -41,7 +41,7 @@ class IncidentStore:
 
     @classmethod
     def at_home(cls, home: Path) -> IncidentStore:
-        """Open the default store: ``incidents.db`` in Stallwatch's state folder."""
+        """Open the default store: ``incidents.db`` in the state folder of Stallwatch."""
         return cls.in_file(home, "incidents.db")
 
     @classmethod
@@ -90,7 +90,7 @@ class IncidentStore:
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:
             found = _readable(connection.scalars(query))
-        return [incident for incident in found if incident.id.startswith(text)]  # SQLite's LIKE ignores case
+        return [incident for incident in found if incident.id.startswith(text)]  # LIKE in SQLite ignores case
 
     def history(self, incident: str) -> tuple[Change, ...]:
         """Return the changes of the incident, oldest first."""
@@ -128,7 +128,7 @@ class IncidentStore:
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Return the readable incidents. Skip unreadable rows, such as rows from a newer version."""
+    """Return the readable incidents. Skip unreadable rows, such as rows from a later version."""
     found = []
     for payload in payloads:
         try:

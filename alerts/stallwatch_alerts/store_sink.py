@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
 
 
-# Maximum number of changes queued while the database is down; the run folder also contains the changes.
+# Maximum number of changes queued while the database is down. The run folder also contains the changes.
 _CAPACITY = 20_000
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
@@ -78,7 +78,7 @@ class StoreSink:
         return self._worker.failed + self._worker.dropped
 
     def close(self, timeout: float) -> bool:
-        """Write the queued changes within `timeout` seconds; return whether all changes were written."""
+        """Write the queued changes within `timeout` seconds. Return whether all changes were written."""
         done = self._worker.close(timeout)
         if done and self._store is not None:
             self._store.close()

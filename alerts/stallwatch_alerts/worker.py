@@ -1,4 +1,4 @@
-"""Run a handler in a thread with a bounded queue; `put` never waits for the handler."""
+"""Run a handler in a thread with a bounded queue. `put` never waits for the handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _End:
 class Worker(Generic[Item]):
     """Passes items to `handle` one after another, in the order of arrival.
 
-    `handle` also receives an event. ``close`` sets the event when the timeout expires. The handler should
+    `handle` also receives an event. ``close`` sets the event when the timeout expires. The handler must
     then return soon. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit
     into the queue or that ``close`` abandoned. The thread calls `begin` before the first item.
     """
@@ -45,7 +45,7 @@ class Worker(Generic[Item]):
         self._thread.start()
 
     def put(self, item: Item) -> bool:
-        """Queue the item; return False if the queue is full or the worker is closed."""
+        """Queue the item. Return False if the queue is full or the worker is closed."""
         if not self._closing.is_set():
             try:
                 self._queue.put_nowait(item)
@@ -56,7 +56,7 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items; return whether all queued items were handled within `timeout` seconds."""
+        """Accept no more items. Return whether all queued items were handled within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()

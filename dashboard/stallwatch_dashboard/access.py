@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stallwatch_rules.files import open_private, replace
 
 Role = Literal["viewer", "operator"]
-"""Viewers can see everything. Operators can also act, for example upload files or acknowledge incidents."""
+"""Viewers can see everything. Operators can also perform actions, such as acknowledging incidents."""
 
 CALLBACK = "/oauth2callback"  #: path to which the provider redirects users (Streamlit 1.50, st.login)
 EVERYBODY = "*"
@@ -69,7 +69,7 @@ def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
 
 
 def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]:
-    """Return the ``[auth]`` section for Streamlit's secrets (streamlit 1.67, auth_util.py)."""
+    """Return the ``[auth]`` section for the Streamlit secrets (streamlit 1.67, auth_util.py)."""
     return {
         "redirect_uri": address.rstrip("/") + CALLBACK,
         "cookie_secret": login.cookie_secret or cookie_secret,

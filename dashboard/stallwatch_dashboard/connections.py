@@ -1,6 +1,6 @@
 """Limit the number of connections to the server, and the time that the server waits for a client.
 
-Uvicorn 0.54 has neither limit: it waits for a request indefinitely, and accepts up to 2,048 connections at a
+Uvicorn 0.54 has neither limit. It waits for a request indefinitely, and accepts up to 2,048 connections at a
 time. When all file descriptors are in use, asyncio repeatedly writes a traceback for each connection.
 """
 
@@ -22,10 +22,10 @@ _DESCRIPTORS = 4096  # limit on open file descriptors; each open page needs four
 class BoundedProtocol(H11Protocol):
     """A connection to a server that accepts at most `most` connections.
 
-    If there are more connections, the connection that has waited longest is closed. The head of a request
+    If there are more connections, the connection that has waited longest is closed. The headers of a request
     must arrive within `seconds`. While sending a body or reading a response, the peer can pause for at most
-    the same time. WebSockets count toward the limit, but have no time limit here, because uvicorn pings
-    their peers.
+    the same time. WebSockets count toward the limit, but have no time limit in this class, because
+    uvicorn pings their peers.
     """
 
     most = 256
@@ -33,7 +33,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection. If there are too many connections, close the one that has waited longest."""
+        """Accept the connection. If `most` is exceeded, close the connection that has waited longest."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -43,7 +43,7 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data, and record that the peer is active, unless a request's head is incomplete."""
+        """Handle received data. If a request's headers are complete, record that the peer is active."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._since = self.clock()

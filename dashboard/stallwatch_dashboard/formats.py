@@ -12,7 +12,7 @@ NOTHING = "–"
 
 
 def integer(value: float | None) -> str:
-    """Format a number with thousands separators, for example 12,345."""
+    """Format a number with thousands separators, such as 12,345."""
     return NOTHING if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
@@ -30,14 +30,14 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None, language: str = "en") -> str:
-    """Format a duration, for example 83 ms, 2.31 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h, or 4 分 10 秒."""
+    """Format a duration, such as 83 ms, 2.31 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h, or 4 分 10 秒."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"−{duration_text(-value, language)}" if value < 0 else duration_text(value, language)
 
 
 def byte_size(value: float | None) -> str:
-    """Format a number of bytes with binary units, for example 1.5 GiB."""
+    """Format a number of bytes with binary units, such as 1.5 GiB."""
     return NOTHING if value is None or not math.isfinite(value) else size_text(value)
 
 
@@ -52,5 +52,5 @@ def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> 
 
 
 def steps(step: float | None, total: float | None) -> str:
-    """Format a step and the total number of steps, for example 57 / 900."""
+    """Format a step and the total number of steps, such as 57 / 900."""
     return integer(step) if total is None else f"{integer(step)} / {integer(total)}"

@@ -59,7 +59,7 @@ def disk(home: Path) -> tuple[int, int] | None:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
-    # The second file is DuckDB's write-ahead log.
+    # The second file is the write-ahead log of DuckDB.
     files = (home / "metrics.duckdb", home / "metrics.duckdb.wal")
     return sum(map(_size, files)), free
 
@@ -67,5 +67,5 @@ def disk(home: Path) -> tuple[int, int] | None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # the file is missing or was just deleted
+    except OSError:  # the file is missing or was deleted meanwhile
         return 0

@@ -45,7 +45,7 @@ def serve(settings: DashboardSettings) -> int:
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
-    """Return Streamlit's options as environment variables, which override the user's configuration files."""
+    """Return the Streamlit options as environment variables, which override the configuration files."""
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
@@ -110,7 +110,7 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
             **to_environment(settings),
         },
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # hides Streamlit's greeting; warnings and errors go to stderr
+        stdout=subprocess.DEVNULL,  # hides the greeting of Streamlit; warnings and errors go to stderr
         start_new_session=True,
     )
     try:

@@ -25,7 +25,7 @@ _MEANT = {
     **dict.fromkeys(("rules", "rule", "catalogue", "catalog"), "rules"),
     **dict.fromkeys(("health", "status"), "health"),
 }
-#: For each page, the query parameter that is set to the rest of the path.
+#: For each page, the query parameter that is set to the remaining path.
 _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
 #: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request on any site.
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
@@ -55,9 +55,9 @@ def redirect_target(path: str, query: str = "") -> str | None:
     return f"/{name}" + (f"?{urlencode(params)}" if params else "")
 
 
-#: Other sites must not show Stallwatch's pages in a frame, because users could be tricked into clicking
-#: invisible controls. The pages themselves show charts in frames, so 'self' is allowed. The referrer policy
-#: is not "no-referrer", because browsers would then send forms with ``Origin: null``.
+#: Other sites must not show the pages of Stallwatch in a frame, because users could be tricked into
+#: clicking invisible controls. The pages themselves show charts in frames, so 'self' is allowed. The referrer
+#: policy is not "no-referrer", because browsers would then send forms with ``Origin: null``.
 _PROTECTION = {
     "content-security-policy": "frame-ancestors 'self'",
     "x-frame-options": "SAMEORIGIN",
@@ -69,8 +69,8 @@ _PROTECTION = {
 class OwnHosts:
     """Accepts requests and WebSockets only for configured host names, and none from pages of other sites.
 
-    Streamlit accepts any WebSocket whose Host and Origin are the same (1.67, starlette_websocket.py), and its
-    ``server.allowedHosts`` cannot allow every IP address.
+    Streamlit accepts any WebSocket whose Host and Origin are the same (1.67, starlette_websocket.py), and the
+    option ``server.allowedHosts`` cannot allow every IP address.
     """
 
     def __init__(self, app: ASGIApp, configured: Collection[str], url: str) -> None:
@@ -130,7 +130,7 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Sends Plotly's script with a version tag, and only to browsers that do not have this version.
+    """Sends the Plotly script with a version tag, and only to browsers that do not have this version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
     a Run page would fetch and decompress the five megabytes of Plotly again. All versions have the same
@@ -142,7 +142,7 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, and add the version tag to the response with Plotly's script.
+        """Forward the request, and add the version tag to the response with the Plotly script.
 
         If the browser has this version, send no body.
         """

@@ -1,8 +1,8 @@
 """Prepare for the first request: import modules early, and exempt their objects from garbage collection.
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
-``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking these objects took
-half of the server's time for each refresh of a page, and blocked the pages of all other users.
+``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking these objects
+would take half of the server's time for each refresh of a page, and block the pages of all other users.
 """
 
 from __future__ import annotations

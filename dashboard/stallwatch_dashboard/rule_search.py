@@ -51,7 +51,7 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return 1 if the ID, titles, and family contain all words, 2 if the page does; otherwise `_NOWHERE`."""
+    """Return 1 if the ID, titles, and family contain all words, 2 if the page does so, or else `_NOWHERE`."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1

@@ -21,7 +21,7 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
-# Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which
+# Matches the additions of Streamlit to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which
 # browsers would fetch.
 _ADDED = re.compile(r"(?<!\\)(?:\$|:(?=[\w+-]+[:\[/])|!(?=\[))")
 _MOST_WORDS = 4000  #: maximum number of characters of one inline text
@@ -56,7 +56,7 @@ def markdown(text: str) -> str:
 
 
 def advice(text: str) -> str:
-    """Return Markdown like `markdown`, but keep backticked spans, such as keys and files, as code."""
+    """Return Markdown as `markdown` does, but keep backticked spans, such as keys and files, as code."""
     parts = _CODE.split(text)
     return "".join(
         f"`{plain(part[1:-1])}`" if index % 2 else _edged(part) for index, part in enumerate(parts)

@@ -55,7 +55,7 @@ DARK = Look(
 
 
 def streamlit_options() -> dict[str, str]:
-    """Return Streamlit's theme options, keyed by environment variable."""
+    """Return the Streamlit theme options, keyed by environment variable."""
     options = {"STREAMLIT_THEME_BASE_RADIUS": "0.4rem"}
     for name, look in (("LIGHT", LIGHT), ("DARK", DARK)):
         colours = {

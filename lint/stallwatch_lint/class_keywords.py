@@ -61,7 +61,7 @@ def _not_taken(
     for keyword in unknown:
         name = keyword.arg or ""
         if {change.new for change in TRAINERS.changed if change.old == name and change.new} & beside:
-            continue  # the script passes both names, one of which is for older releases
+            continue  # the script passes both names, one of which is for earlier releases
         yield diagnostic(
             "trainer-argument-unknown",
             (script.file, keyword.value.lineno),
@@ -77,7 +77,7 @@ def _not_taken(
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
     """Use a table of changed arguments to check calls to classes whose source cannot be read.
 
-    The table lists arguments of transformers' own classes, such as ``evaluation_strategy``, which was
+    The table lists arguments of the classes of transformers, such as ``evaluation_strategy``, which was
     renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.
     """
     package, _, full = script.full(call.name).partition(".")
@@ -118,7 +118,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         (node, loss) for node in script.classes if (loss := _methods(node).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
-        return  # the script defines both signatures, and the other signature is for older releases
+        return  # the script defines both signatures, and the other signature is for earlier releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
         if reached == "by-version" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):

@@ -50,7 +50,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object in the configuration. At least newer releases of DeepSpeed reject its unknown keys."""
+    """An object in the configuration. In release `since` and later, DeepSpeed rejects its unknown keys."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -70,9 +70,9 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield diagnostics for keys that the installed DeepSpeed does not recognize.
 
-    If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a
-    key that only some releases accept causes a hint. A release that is newer than the last known release
-    might accept keys that this check does not recognize.
+    If the installed version is unknown, a key that no known release accepts is certainly wrong, and a key
+    that only some releases accept causes a hint. A release that is later than the last known release might
+    accept keys that this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -122,10 +122,10 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Report values that DeepSpeed's pydantic models reject, and strings that it uses in calculations.
+    """Report values that the pydantic models reject, and strings that DeepSpeed uses in calculations.
 
-    Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed up to 0.17.0
-    read ``fp16`` and ``bf16`` without validation.
+    Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0
+    and earlier read ``fp16`` and ``bf16`` without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):

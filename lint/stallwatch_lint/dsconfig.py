@@ -21,14 +21,14 @@ class DsConfig:
     """The values of one configuration file, with the line numbers of its keys.
 
     ``lines`` maps keys to their line numbers, counted from 1. It does not contain keys that are not in the
-    file. ``world_size`` is the number of ranks that the file specifies (accelerate's ``num_processes``).
+    file. ``world_size`` is the number of ranks that the file specifies (``num_processes`` of accelerate).
     """
 
     values: Mapping[str, Any]
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    #: True if the configuration was built from accelerate's own settings, as accelerate itself builds it
+    #: True if the configuration was built from the settings of accelerate, as accelerate itself builds it
     accelerate: bool = False
 
     def get(self, *path: str) -> Any:
@@ -65,7 +65,7 @@ class DsConfig:
 
         The stage is 0 if none is set, and ``None`` if it cannot be determined.
 
-        A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
+        A boolean for ``zero_optimization`` is a deprecated form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
         """
         zero = self.values.get("zero_optimization")

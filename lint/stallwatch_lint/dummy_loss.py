@@ -24,7 +24,7 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
     0.19.8), so a sum over a small part of a model can work. A term is reported only if it is multiplied by
     zero or assigned to a loss variable. A variable counts as a loss if it is named for a loss or if
-    ``backward`` is called on it. A product with zero has no purpose except in a loss. The same sum for a
+    ``backward`` is called on it. A product with zero has no purpose except in a loss. Such a sum for a
     log line is also wrong under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can
     belong to the running module and are then present, so the severity is only "likely". According to tests,
     DeepSpeed 0.15.3 and 0.19.8 fail in the first backward pass.

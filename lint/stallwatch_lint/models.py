@@ -34,9 +34,9 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
-    Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
-    ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
-    0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
+    In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. In 0.15 and
+    earlier, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4
+    to 0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
     ``rloo_trainer.py``). The failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
@@ -59,7 +59,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``from_pretrained`` arguments that transformers rejects under ZeRO-3.
 
-    Releases 4.38.2 to 5.0.0 reject ``device_map``. Releases up to 4.48.3 also reject
+    Releases 4.38.2 to 5.0.0 reject ``device_map``. Releases 4.48.3 and earlier also reject
     ``low_cpu_mem_usage=True``.
     """
     if run.stage != 3 or not script.imports & {"transformers"}:
@@ -76,9 +76,10 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
     engine, and the script must call the ``backward`` method of this engine. Reference models, teachers, and
-    reward models, in contrast, correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
-    the backward pass that each module is in training mode (``runtime/zero/parameter_offload.py``). Since
-    0.15.4, DeepSpeed does not check the mode, and dropout stays off.
+    reward models, in contrast, correctly stay in evaluation mode. In DeepSpeed 0.15.3 and earlier, ZeRO-3
+    asserts in the backward pass that each module is in training mode
+    (``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later do not check the mode, and dropout
+    stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}
@@ -106,7 +107,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 #: Names of mixture-of-experts models and classes. The first pattern matches the models whose blocks
-#: DeepSpeed has treated as units since 0.18.0 (``DEFAULT_LEAF_MODULE_CLASSES`` in
+#: DeepSpeed 0.18.0 and later treat as units (``DEFAULT_LEAF_MODULE_CLASSES`` in
 #: ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, and Qwen3-MoE).
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")

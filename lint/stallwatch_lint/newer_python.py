@@ -1,4 +1,4 @@
-"""Recognize syntax of a newer Python version in a script that this Python version cannot parse.
+"""Recognize syntax of a later Python version in a script that this Python version cannot parse.
 
 The syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, and nested asynchronous comprehensions),
 3.12 (PEP 695 and PEP 701), 3.13 (PEP 696), and 3.14 (PEP 750 and PEP 758).
@@ -15,7 +15,7 @@ _ASYNCHRONOUS = ""
 _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the content of brackets, with up to one nested level
 
 #: For each form of syntax: the release that added it, a pattern that matches its line, and its name. In
-#: Python 2's ``except E, e:``, the second name is a variable, which is in lowercase by convention.
+#: ``except E, e:`` of Python 2, the second name is a variable, which is in lowercase by convention.
 _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
     ((3, 11), re.compile(rf"(?<=[\w\])])\[(?:{_INSIDE},)?\s*\*\s*[\w(]"), "x[*a]"),
@@ -36,7 +36,7 @@ _REASONS = {
 
 
 class NewerPython(Exception):
-    """Raised if a script uses syntax of a newer Python version. The message names this version."""
+    """Raised if a script uses syntax of a later Python version. The message names this version."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         this_version = ".".join(map(str, sys.version_info[:2]))

@@ -67,7 +67,7 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Report parameters that DeepSpeed's schedulers and Adam do not accept, and numbers in quotes."""
+    """Report parameters that Adam and the DeepSpeed schedulers do not accept, and numbers in quotes."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
     for part, name, known in (

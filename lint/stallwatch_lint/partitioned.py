@@ -1,8 +1,8 @@
 """Find the names of DeepSpeed models in a script, and the method calls that all ranks must make.
 
-With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks. ``generate`` does
-the same (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
-``GatheredParameters`` and accelerate's ``get_state_dict`` (1.15.0) also gather weights. At every stage, the
+With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks. ``generate`` also
+gathers weights (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
+``GatheredParameters`` and ``get_state_dict`` of accelerate (1.15.0) gather weights, too. At every stage, the
 engine's ``backward`` and ``step`` reduce gradients.
 """
 
@@ -18,7 +18,7 @@ from stallwatch_lint.script import Call, Script, last_name, parts
 
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
 
-# Meanings of names: a result of deepspeed.initialize, and a result of accelerate's prepare.
+# Meanings of names: a result of deepspeed.initialize, and a result of prepare in accelerate.
 _ENGINE, _PREPARED = "engine", "prepared"
 _MODULE, _BARE = "module", "bare"  # meanings: the module of a model, and the module of another object
 _MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED``, and ``_MODULE``
@@ -81,7 +81,7 @@ class Models:
     def is_module(self, node: ast.expr) -> bool:
         """Return whether the node is certainly a plain module (such as ``engine.module``), not an engine.
 
-        This includes every part of an object that accelerate's ``prepare`` returned.
+        This includes every part of an object that ``prepare`` of accelerate returned.
         """
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model"

@@ -3,7 +3,7 @@
 According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank
 0 calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model``
 ends in a timeout at stage 3, where it gathers the weights. The Trainer's ``save_model`` also gathers the
-weights, through accelerate's ``get_state_dict`` (source of transformers 5.23.0 and accelerate 1.15.0).
+weights, through ``get_state_dict`` of accelerate (source of transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _is_module(owner: str, call: Call) -> bool:
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
-    """Return whether the script's own method of this name might call the method of DeepSpeed's engine.
+    """Return whether the script's own method of this name might call the method of the DeepSpeed engine.
 
     Return True if the script does not define such a method.
     """

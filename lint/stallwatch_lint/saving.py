@@ -1,12 +1,12 @@
 """Check that a script gathers the weights that ZeRO-3 partitioned before the script saves the model.
 
 Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
-DeepSpeed's engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or accelerate's
-``prepare`` takes or returns, and to the model of a Trainer after training.
+the DeepSpeed engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or
+``prepare`` of accelerate takes or returns, and to the model of a Trainer after training.
 
 Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not
 gather weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0
-(``accelerator.py``, ``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The
+(``accelerator.py``, ``get_state_dict``) calls a method of the model that only the DeepSpeed engine has. The
 PPO trainers of TRL 0.11 to 0.16 fail for the same reason, because their ``save_model`` replaces the engine
 with a bare model.
 """
@@ -71,7 +71,7 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that save a partitioned model without DeepSpeed's engine and write empty weights.
+    """Find calls that save a partitioned model without the DeepSpeed engine and write empty weights.
 
     Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
     because it writes adapters, which can be too small to be partitioned.
@@ -201,13 +201,13 @@ class _BareModels:
                     self._names.give(part, node, f"{_MODEL} accelerate")
 
 
-#: Methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``).
+#: Methods that only the DeepSpeed engine has (0.19.8, ``runtime/engine.py``).
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find code that saves a plain module although ZeRO-3 needs DeepSpeed's engine.
+    """Find code that saves a plain module although ZeRO-3 needs the DeepSpeed engine.
 
     Such code calls a method that only the engine has, passes the module to accelerate, or replaces a
     trainer's engine with a module.

@@ -20,7 +20,7 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a script: for example, ``trainer.save_model(out)``, with the name ``trainer.save_model``."""
+    """A call in a script, such as ``trainer.save_model(out)`` with the name ``trainer.save_model``."""
 
     name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call
@@ -227,7 +227,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
     Compilation finds errors that parsing does not find, such as ``return`` outside a function.
 
     Raises:
-      NewerPython: if the script uses syntax of a newer Python version.
+      NewerPython: if the script uses syntax of a later Python version.
     """
     text = text.removeprefix("\ufeff")
     try:

@@ -100,7 +100,7 @@ _INTERVALS = ("no", "steps", "epoch")
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
 
-    Source: ``trainer.py`` of transformers 5.23.0. Releases since 4.38 raise this error.
+    Source: ``trainer.py`` of transformers 5.23.0. Releases 4.38 and later raise this error.
     """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
@@ -113,7 +113,7 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
     Sources: transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``). The two strategies must
     be equal, except for ``save_strategy="best"``. With the strategy ``steps``, ``save_steps`` must be a
     multiple of ``eval_steps``, which defaults to ``logging_steps``. Only literals are compared. Defaults are
-    known only for transformers' own classes.
+    known only for the classes of transformers.
     """
     if not script.imports & {"transformers", "trl"}:
         return

@@ -101,7 +101,8 @@ def version_of(versions: Mapping[str, str], package: str) -> Version | None:
 def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
     """Return whether the package is installed in a version within the range.
 
-    A build such as ``2.6.0+cu124`` or NVIDIA's ``2.6.0a0+df5bbc09d1.nv24.12`` counts as the release 2.6.0.
+    A build such as ``2.6.0+cu124`` or the NVIDIA build ``2.6.0a0+df5bbc09d1.nv24.12`` counts as the release
+    2.6.0.
     """
     version = version_of(versions, package)
     return version is not None and SpecifierSet(specifier).contains(Version(version.base_version))

@@ -67,7 +67,7 @@ def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
         try:
             at = os.lseek(file, at, os.SEEK_DATA)
             end = os.lseek(file, at, os.SEEK_HOLE)
-        except OSError:  # the rest of the file is a hole
+        except OSError:  # the remaining part of the file is a hole
             return
         while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
             at += len(portion)
@@ -133,7 +133,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """Decompressor of a member of a gzip file. It uses zlib, or isal's compatible module."""
+    """Decompressor of a member of a gzip file. It uses zlib, or the compatible module of isal."""
 
     needs_input = True
 

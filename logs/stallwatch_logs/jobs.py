@@ -36,11 +36,11 @@ _MACHINE = lazy(
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# These words can be anywhere in a name because the logs of Ray's workers, NCCL, and CANN have further words
+# These words can be anywhere in a name because the logs of Ray workers, NCCL, and CANN have further words
 # before the process ID in their names.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
-_EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 on
+_EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 to 2039
 _YEARS = range(2015, 2040)
 _ROUND = 100
 _PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
@@ -122,8 +122,8 @@ OTHER = "other"  #: name for the files that cannot be assigned to a job
 _PARTS = lazy(r"[/\\!]")  # separators of the parts of a path, and of an archive and its member
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
-# Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from Slurm's
-# %N, %n, and %t (node, node number, and task) and the task of a job array belong to the same job.
+# Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from %N,
+# %n, and %t of Slurm (node, node number, and task) and the task of a job array belong to the same job.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
@@ -267,7 +267,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """Map files to torchrun's run IDs, for each folder that contains the logs of several runs."""
+    """Map files to the run IDs of torchrun, for each folder that contains the logs of several runs."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)

@@ -1,4 +1,4 @@
-"""Determine the prefix that all lines of a log have, for example a prefix from a log collector.
+"""Determine the prefix that all lines of a log have, such as a prefix from a log collector.
 
 The evidence is either the prefix itself, or the numbers that are found in the lines after the prefix is
 removed.
@@ -20,8 +20,9 @@ _MOST_ALIKE = 100
 def prefix_of(head: bytes) -> LinePrefix | None:
     """Return the prefix to remove from the lines of a text, or ``None`` if no prefix is certain.
 
-    A likely prefix is returned only if its removal reveals many more steps and losses. The result is stored,
-    and used again for texts whose beginning differs only in numbers, such as the logs of a run's ranks.
+    A likely prefix is returned only if its removal reveals many additional steps and losses. The result is
+    stored, and used again for texts whose beginning differs only in numbers, such as the logs of a run's
+    ranks.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:

@@ -33,7 +33,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 STDIN = "<stdin>"
 _NAMED = 3  # maximum number of unread archives whose names a message contains
 _HEAD = 512  # number of bytes that show the kind of a file
-# number of bytes at the start of a file that show whether the file is text
+# Number of bytes at the start of a file that show whether the file is text.
 _JUDGED = 64 * 1024
 
 
@@ -116,7 +116,7 @@ def expand(
     nothing = not found.files and not rank_files
     if nothing and not found.problems:
         found.named_empty += found.empty
-    # The log of a job that has just started is empty, which does not impair the results from the other logs.
+    # The log of a job can be empty at first. An empty log does not impair the results from the other logs.
     found.problems += [_empty(name, harmless=not nothing) for name in found.named_empty]
     tasks = ranks_of_tasks(file.name for file in found.files)
     tasks |= ranks_in_lines(
@@ -168,7 +168,7 @@ class _Expansion:
         self.empty: list[str] = []
         self.empty_members: list[str] = []  #: empty logs in archives
         self.named_empty: list[str] = []  #: empty files that the user named
-        # files already found, because a file with two paths must be read only once
+        # Files already found, because a file with two paths must be read only once.
         self._known: set[tuple[int, int]] = set()
 
     def add(self, path: str, named: bool = True) -> None:
@@ -216,7 +216,7 @@ class _Expansion:
         before = self._count()
         found: list[str] = []
         folders = [path]
-        while folders:  # a loop, because `os.walk` was recursive before Python 3.12
+        while folders:  # a loop, because `os.walk` is recursive in Python 3.11 and earlier
             try:
                 self.limits.check_time()
                 with os.scandir(folders.pop()) as entries:

@@ -34,8 +34,8 @@ WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which a
 #: The corresponding minimum for a forked process. It is lower, because a forked process loads nothing.
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
-#: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
-#: processes one by one while threads are running (python/cpython#90622).
+#: In this Python version and later, a pool forks all its processes for its first job. In earlier versions, a
+#: pool forks the processes one by one while threads are running (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
 OnBytes = Callable[[int], None]  #: function that receives the number of bytes on disk that have been read

@@ -114,7 +114,7 @@ _NO_DESTINATION = f"no usable chat is left: {NO_NOTIFICATION} of stalls and fail
 def unusable(config: Config) -> list[ConfigError]:
     """Return an error for every URL that Apprise rejects, including URLs in routes. No message is sent.
 
-    If no usable URL is left, the last error in the list says that no chat will be notified.
+    If no usable URL is left, the last error in the list says that no chat is notified.
     """
     from stallwatch_alerts.channels.errors import remedy
     from stallwatch_alerts.masking import mask_url

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Key:
-    """A key of the configuration. The value of a list is a tuple; the value of an unset path is ``None``."""
+    """A key of the configuration. The value of a list is a tuple. The value of an unset path is ``None``."""
 
     section: str
     name: str

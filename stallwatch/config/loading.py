@@ -165,7 +165,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Read the file at a default path, unless other accounts can write to it; return whether it was read."""
+    """Read the file at `path`, unless other accounts can write to it. Return whether the file was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
@@ -389,7 +389,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report an additional problem if mistakes left no usable chat; each mistake alone can seem minor."""
+    """Report an additional problem if mistakes left no usable chat. Each mistake alone can seem minor."""
     wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return

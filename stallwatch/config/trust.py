@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its cont
 
 
 class Untrusted(Exception):
-    """Raised if a file at a default path must not be read; the message contains the reason."""
+    """Raised if a file at a default path must not be read. The message contains the reason."""
 
 
 def read_if_trusted(path: Path) -> bytes:
@@ -74,7 +74,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow symbolic links; yield the folder of each path on the way, and the status of each link."""
+    """Follow symbolic links. Yield the folder of each path on the way, and the status of each link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -188,7 +188,7 @@ def trusted_files() -> dict[str, str]:
 
 
 def trust(path: Path) -> Path:
-    """Trust a file until it changes; return the path under which the list of trusted files stores it.
+    """Trust a file until it changes. Return the path under which the list of trusted files stores it.
 
     Raise `OSError` if the file cannot be read, and `Untrusted` if the file is too large or if other
     accounts can write the list.
@@ -205,7 +205,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Remove a file from the trusted files; return whether the file was trusted."""
+    """Remove a file from the trusted files. Return whether the file was trusted."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:

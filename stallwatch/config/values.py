@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stallwatch.config.keys import Key
 from stallwatch_exporter.settings import user_path
 
-# A comma inside an Apprise URL is part of the URL; a comma or whitespace before the next scheme separates
+# A comma inside an Apprise URL is part of the URL. A comma or whitespace before the next scheme separates
 # URLs.
 _BETWEEN_URLS = re.compile(r"(?<![,\s])[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"

@@ -1,4 +1,4 @@
-"""Run an agent for each rank that ``deepspeed --hostfile`` starts, through its option ``--module``.
+"""Run an agent for each rank that ``deepspeed --hostfile`` starts, through the option ``--module``.
 
 ``deepspeed --hostfile hosts --module stallwatch.integrations.deepspeed train.py`` runs, for each rank,
 ``stallwatch run -- python -u train.py`` (DeepSpeed 0.19.8, launcher/launch.py). Options of ``stallwatch run``
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the ``stallwatch run`` command for the arguments that DeepSpeed passes.
 
-    The arguments are Stallwatch's options, the script, and the script's arguments. The script can be ``-m
+    The arguments are options of Stallwatch, the script, and the script's arguments. The script can be ``-m
     MODULE``. DeepSpeed writes ``--local_rank``, which is an argument of the script, before all other
     arguments.
     """

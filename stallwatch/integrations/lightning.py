@@ -32,7 +32,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """A callback that reports the steps, losses, and phases of Lightning's Trainer.
+    """A callback that reports the steps, losses, and phases of the Lightning Trainer.
 
     `name` is the name of the run if no agent watches it.
     """

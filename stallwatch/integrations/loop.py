@@ -116,7 +116,7 @@ class TrainingRun:
     def phase(self, name: str) -> Iterator[None]:
         """Report that the code in the ``with`` block is a phase.
 
-        The name of a phase is ``eval``, ``save``, ``rollout``, ``weight-sync``, or ``init``, for example
+        The name of a phase is ``eval``, ``save``, ``rollout``, ``weight-sync``, or ``init``, as in
         ``with run.phase("eval"):``.
         """
         if str(name) not in self._phases:
@@ -153,7 +153,7 @@ class TrainingRun:
 
 
 def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
-    """Report steps and phases of a training loop; use it in a ``with`` statement.
+    """Report steps and phases of a training loop. Use it in a ``with`` statement.
 
     Under ``stallwatch run``, the agent receives the steps and phases. Otherwise, this process serves them at
     ``/metrics``, under the run's `name`.

@@ -1,8 +1,8 @@
-"""Define ``stallwatch.Callback()`` for transformers' Trainer, TRL, LLaMA-Factory, and ms-swift.
+"""Define ``stallwatch.Callback()`` for TRL, LLaMA-Factory, ms-swift, and the Trainer of transformers.
 
 Stallwatch observes a trainer's calls to its callbacks in the trainer's callback handler
 (``probe/hooks/transformers.py``). It also observes events that the trainer does not report to callbacks: the
-start of an evaluation, a checkpoint, or a rollout.
+starts of evaluations, checkpoints, and rollouts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """A callback that reports steps, phases, memory, and the numbers that transformers' Trainer logs.
+    """A callback that reports steps, phases, memory, and the numbers that the Trainer of transformers logs.
 
     `name` is the name of the run if no agent watches it. Under ``stallwatch run``, the callback is
     unnecessary but harmless.

@@ -99,7 +99,7 @@ class AppriseChannel:
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
-        """Edit the messages about the notice's incident; raise `ChannelError` if the chat refuses."""
+        """Edit the messages about the notice's incident. Raise `ChannelError` if the chat refuses an edit."""
         failure: ChannelError | None = None
         if self._chat is not None:
             for request in self._chat.edits(notice, self._places.get(_incident_of(notice), [])):
@@ -166,8 +166,8 @@ class AppriseChannel:
     def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
         title, text = headline(notice), notice.message.text
         if isinstance(self._plugin, NotifyJSON):
-            # The facts are sent like the `:key=value` fields of a json:// URL. Fields in the user's URL take
-            # precedence.
+            # The facts are sent in the same way as the `:key=value` fields of a json:// URL. Fields in the
+            # user's URL take precedence over the facts.
             self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
             return notice.message.title, text, apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyNtfy):

@@ -4,7 +4,7 @@ Error messages of libraries are long, and contain the URL. The patterns match th
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
 ``strerror``. The texts of ``strerror`` depend on the system's language, so the patterns also include the
-numbers of ECONNREFUSED on Linux and Windows.
+error numbers of ECONNREFUSED on Linux and Windows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE)
 _SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
-# The order matters: the message of a proxy error also contains "refused".
+# The order of the patterns matters, because the message of a proxy error also contains "refused".
 _REASONS: tuple[tuple[str, str, str], ...] = (
     (
         r"ProxyError|Tunnel connection failed|Cannot connect to proxy",
@@ -46,7 +46,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
-#: Error messages that TLS servers (such as nginx, Go's net/http, or Apache) return for a plain HTTP request.
+#: Error messages that TLS servers (such as nginx, Apache, or net/http of Go) return for a plain HTTP request.
 WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,

@@ -46,7 +46,7 @@ class Answer:
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return `error_number` if it is an integer; otherwise, ``malformed`` or a code like ``http-404``."""
+        """Return `error_number` if it is an integer, or else ``malformed`` or a code such as ``http-404``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"
@@ -71,7 +71,7 @@ class Line:
 
 
 def post(request: Request, line: Line) -> Answer:
-    """Send the request and return the response; raise `ChannelError` if no response arrives."""
+    """Send the request and return the response. Raise `ChannelError` if no response arrives."""
     try:
         return _post(request, line)
     except requests.RequestException as error:
@@ -120,8 +120,8 @@ def retry_after(answer: Answer) -> float | None:
     """Return the longest wait in seconds that a server requests; `None` if it does not request a wait.
 
     ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a 429 can also contain
-    seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). Feishu's gateway sends a
-    custom header with a 429, or in older interfaces with a 400 (open.feishu.cn, "Rate limits").
+    seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). The gateway of Feishu
+    sends a custom header with a 429 or, in earlier interfaces, with a 400 (open.feishu.cn, "Rate limits").
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")

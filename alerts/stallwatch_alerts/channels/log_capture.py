@@ -1,4 +1,4 @@
-"""Capture Apprise's log and the servers' responses, because Apprise returns only success or failure.
+"""Capture the log of Apprise and the servers' responses, because Apprise returns only success or failure.
 
 The log and the responses contain URLs and therefore secrets. The log is hidden from all other handlers, and
 only ``apprise_channel``, which masks secrets, receives the captured text.
@@ -23,7 +23,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class DeliveryCapture:
-    """Apprise's warnings and the servers' responses during one attempt to deliver a notice."""
+    """The warnings of Apprise and the servers' responses during one attempt to deliver a notice."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
@@ -55,7 +55,7 @@ def silence_libraries() -> None:
 
 
 class _CaptureFilter(logging.Filter):
-    """A log filter that captures Apprise's warnings, and exceptions that Apprise logs only at DEBUG.
+    """A log filter that captures warnings of Apprise, and exceptions that Apprise logs only at DEBUG.
 
     A log handler could not prevent other handlers from receiving the messages, but a filter can.
     """
@@ -78,8 +78,8 @@ def capture_answers(plugin: object) -> None:
     """Capture all future responses that servers send to this Apprise plugin.
 
     Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
-    response. This function replaces ``requests`` only in the plugin's own module, so that the rest of the
-    process is not affected.
+    response. This function replaces ``requests`` only in the plugin's own module, so that other parts of
+    the process are not affected.
     """
     module = sys.modules[type(plugin).__module__]
     real = getattr(module, "requests", None)

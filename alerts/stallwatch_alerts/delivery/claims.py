@@ -1,9 +1,10 @@
 """Choose the messages to send next, and claim them for one process.
 
 A claim identifies its process, so that other processes on this host can drop the claim of a dead process
-before it expires. A claim has 32 characters: a digest of the namespace in which the process ID is valid
-(``process_namespace``), the process ID, the start time of the process, and random characters. Claims from
-older versions contain only random characters and count as claims of processes on other hosts.
+before the claim expires. A claim has 32 characters: a digest of the namespace in which the process ID is
+valid (``process_namespace``), the process ID, the start time of the process, and random characters. Claims
+from earlier versions of Stallwatch contain only random characters and count as claims of processes on other
+hosts.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def _here() -> str:
 
 LOOKED_AT = 500
 # A message that was refused this many times is sent alone, because the chat might refuse its content. If
-# the chat has accepted other messages since then, the refused message delays only messages about its own
-# incident. Otherwise, another message is tried only right after an attempt to send the refused message, so
-# that the oldest message is sent first after an outage.
+# the chat has accepted other messages since the refused message was created, the refused message delays only
+# messages about its own incident. Otherwise, another message is tried only immediately after an attempt to
+# send the refused message, so that the oldest message is sent first after an outage.
 IN_ORDER = 5
 _RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt to send another message
 _ONE_BY_ONE = 3  # up to this many waiting messages are sent separately

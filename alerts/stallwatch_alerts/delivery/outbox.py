@@ -259,7 +259,7 @@ class Outbox:
             self._finish(connection, batch, **values)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw this chat's waiting messages that no process is sending; return their number."""
+        """Withdraw and count this chat's waiting messages that no process is sending."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -352,7 +352,7 @@ class Outbox:
             return [_delivery(row) for row in connection.execute(query)]
 
     def prune(self, now: float, keep_days: float) -> int:
-        """Delete old rows of this database with ``retention.prune``; return the number of deleted rows."""
+        """Delete old rows of this database with ``retention.prune``. Return the number of deleted rows."""
         return prune(self._engine, steady.wall(now), keep_days)
 
     def _anything(self, connection: Connection, channel: str) -> bool:
@@ -427,7 +427,7 @@ class Outbox:
             .values(claimed_until=steady.wall(now) + CLAIM_SECONDS, claim=claim)
         )
         for number in ids:
-            self._refusals.pop(number, None)  # the result of this attempt will be stored
+            self._refusals.pop(number, None)  # the result of this attempt replaces the refusal
         return self._batch(claim, rows, expired, now)
 
     def _batch(self, claim: str, rows: Sequence[Any], expired: int, now: float) -> Batch:
@@ -444,7 +444,7 @@ class Outbox:
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
-        """Make refused messages of this chat due again, because the chat just accepted a message."""
+        """Make refused messages of this chat due again, because the chat accepted a message."""
         refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
@@ -473,7 +473,7 @@ def _waits_for(channel: str) -> ColumnElement[bool]:
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
-    """Withdraw the waiting escalations that the SQL condition `whose` selects; return their incident IDs."""
+    """Withdraw the waiting escalations that the SQL condition `whose` selects. Return their incident IDs."""
     waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
     found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
     connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))
@@ -499,7 +499,7 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
     }
 
 
-_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters in a query; older versions accept only 999
+_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters in a query; versions earlier than 3.32 accept only 999
 
 
 def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

@@ -34,7 +34,7 @@ class Limit:
 # (developer.work.weixin.qq.com, path 91770). Feishu and Lark: 100 a minute and 5 a second (open.feishu.cn,
 # "custom bot guide"). Slack: 1 a second (docs.slack.dev, "Rate limits"). Telegram: 1 a second for each chat
 # and 20 a minute for each group (core.telegram.org/bots/faq). Teams: 4 a second (learn.microsoft.com, "Create
-# an Incoming Webhook"). Discord: 5 in two seconds and 30 a minute for each webhook (its X-RateLimit headers).
+# an Incoming Webhook"). Discord: 5 in two seconds and 30 a minute for each webhook (X-RateLimit headers).
 # ntfy: 1 in five seconds after the first 60 (docs.ntfy.sh, "Limitations").
 _MINUTE_20 = (Limit(20, 60.0),)
 _LIMITS: dict[str, tuple[Limit, ...]] = {
@@ -98,7 +98,7 @@ def wait_after(failures: int, chance: float, requested: float | None = None) -> 
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Return whether to discard a message that was just refused for the `attempts`-th time."""
+    """Return whether to discard a message that was refused for the `attempts`-th time."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
 
 
@@ -110,7 +110,8 @@ class SteadyTimes:
 
     Stored times are mapped to the steady time at which this process stored or first read them, or to an
     earlier steady time. The steady time is never in the future. Therefore, a message is delayed by at most
-    twice its intended wait, even if the clock was set back or the storing host's clock is ahead.
+    twice its intended wait, even if the clock was set back, or if the clock of the storing host is ahead of
+    this host's clock.
     """
 
     def __init__(self) -> None:

@@ -144,7 +144,7 @@ class DeliveryQueue:
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
-        """Deliver the remaining messages within `timeout` seconds; return whether all arrived.
+        """Deliver the remaining messages within `timeout` seconds. Return whether all messages arrived.
 
         Messages that did not arrive stay on disk.
         """
@@ -222,7 +222,7 @@ class DeliveryQueue:
             ]
             try:
                 self._store(some)
-            except _SHORTAGES:  # if memory is also exhausted, the next message or `close` causes a retry
+            except _SHORTAGES:  # the next message or `close` causes a retry
                 self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the messages cannot be stored
@@ -255,7 +255,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the other agent's escalations for later, in case the other agent cannot send them."""
+            """Plan the other agent's escalations for later, because the other agent might not send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([update], notified, escalated, at)

@@ -123,7 +123,7 @@ class Sender:
         return self._troubled_at is not None and now - self._troubled_at >= _STUCK_SECONDS
 
     def look(self) -> bool:
-        """Try to send the next due messages; return False if no message is due."""
+        """Try to send the next due messages. Return False if no message is due."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
         if not self._turn(channel):
             return False

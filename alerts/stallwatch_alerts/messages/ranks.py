@@ -88,7 +88,7 @@ def remedy(stacks: StallStacks, *, host: str = "", is_over: bool = False) -> Tex
 def stack(stacks: StallStacks, language: str) -> list[str]:
     """Return the last frames of the blamed ranks' stack, outermost frame first.
 
-    If no ranks are blamed, return the stack that all ranks share; if they share none, return an empty list.
+    If no ranks are blamed, return the stack that all ranks share. If they share none, return an empty list.
     For a rank that waits for its data loader, return the stack of the loader's worker.
     """
     if not stacks.groups or not (stacks.odd or len(stacks.groups) == 1):

@@ -43,11 +43,11 @@ class Server:
             self._allowed = f"Basic {base64.b64encode(user.encode()).decode()}"
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the JSON at `path`; raise `NoAnswer` if the server sends no JSON."""
+        """Return the JSON at `path`. Raise `NoAnswer` if the server sends no JSON."""
         return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send JSON to `path` and return the JSON response; raise `NoAnswer` if the server sends no JSON."""
+        """Send JSON to `path` and return the JSON response. Raise `NoAnswer` if the server sends no JSON."""
         return self._json(path, json.dumps(body).encode())
 
     def _json(self, path: str, data: bytes | None) -> Any:
@@ -129,8 +129,8 @@ def _matchers(silence: Silence) -> list[dict[str, Any]]:
 
 
 def _matcher(name: str, pattern: str) -> dict[str, Any]:
-    # Alertmanager matches entire values with regular expressions in RE2's syntax. ``fnmatch.translate``
-    # writes Python's syntax.
+    # Alertmanager matches entire values with regular expressions in RE2 syntax. ``fnmatch.translate`` writes
+    # Python syntax.
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     expression = "".join(

@@ -219,7 +219,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Run the checks in order and yield each result as a link; return whether all checks succeed."""
+    """Run the checks in order and yield each result as a link. Return whether all checks succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

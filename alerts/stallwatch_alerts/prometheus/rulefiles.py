@@ -1,8 +1,8 @@
 """Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
 
 An alert fires while the run's agent keeps an incident of the alert's rule open. The alert's texts come from
-the rule page, so that users of Alertmanager read the same title and fix as readers of Stallwatch's
-messages.
+the rule page, so that users of Alertmanager read the same title and fix as readers of messages
+from Stallwatch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return the text of each rule file by file name; raise `FileNotFoundError` if a file is missing."""
+    """Return the text of each rule file by file name. Raise `FileNotFoundError` if a file is missing."""
 
     def annotation(found: re.Match[str]) -> str:
         page = catalogue.pages.get(found["rule"] or "")
@@ -108,7 +108,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Return alerts for incidents whose rule has no page in the catalogue, such as a newer agent's rule."""
+    """Return alerts for incidents whose rule has no page, such as a rule that a later version added."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     texts = {
         "StallwatchRankGone": (

@@ -1,8 +1,8 @@
 """Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
 An agent with a separate spool might have stored messages for later, to send them after quiet hours or as
-escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay's
-message waits a little longer, and is withdrawn if the agent notifies the chat first (see
+escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay
+sends its message shortly after the planned time, and withdraws it if the agent notifies the chat first (see
 ``notice.planned_key``).
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
 _TITLES = 10
-#: Annotations that name a runbook, with their allowed forms. Stallwatch's own rule files contain the second
+#: Annotations that name a runbook, with their allowed forms. The rule files of Stallwatch contain the second
 #: annotation.
 _RUNBOOKS = (
     ("runbook_url", re.compile(r"https?://\S+")),
@@ -120,7 +120,7 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _notified_or_planned(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
-        """Return a function like `notified` that needs only one database query per chat.
+        """Return a function that does what `notified` does, with only one database query per chat.
 
         A key also counts as notified if a message for it is planned.
         """

@@ -70,7 +70,7 @@ class NotificationIntake:
         """Store the messages about a notification, and return its receipt.
 
         All messages are on disk when this method returns. Raise `WebhookProblem` if the body is not a
-        notification. Any other exception means that nothing was stored, and that the sender should retry.
+        notification. Any other exception means that nothing was stored, and that the sender must retry.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)

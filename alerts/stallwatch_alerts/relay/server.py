@@ -1,6 +1,6 @@
 """Serve the relay's HTTP API for Alertmanager, Prometheus, and load balancers.
 
-* ``POST /alertmanager``: receives a notification of Alertmanager. Status 200: the notification is stored on
+* ``POST /alertmanager``: receives a notification from Alertmanager. Status 200: the notification is stored on
   disk. Status 400: the response lists the alerts that were not stored, or says why no alert was stored.
   Status 5xx: the client must retry.
 * ``GET /-/healthy``: returns status 200 if the relay works, or 503 with the reason why it does not.

@@ -18,7 +18,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 VERSION = "4"
-_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python before 3.11 reads only six
+_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python 3.10 reads only six
 
 
 class WebhookProblem(ValueError):
@@ -69,7 +69,7 @@ class Notification:
 
 
 def read_notification(body: bytes) -> Notification:
-    """Return the notification in a request's body; raise `WebhookProblem` if the body is unreadable.
+    """Return the notification in a request's body. Raise `WebhookProblem` if the body is unreadable.
 
     An unreadable alert does not affect the other alerts.
     """

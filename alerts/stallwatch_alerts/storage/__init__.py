@@ -1,1 +1,1 @@
-"""Define the database of the alerts: tables, connections, and the migration of older databases."""
+"""Define the database of the alerts: tables, connections, and migrations to the current schema."""

@@ -85,9 +85,9 @@ class PostgresBacking:
     """Exchanges reports through PostgreSQL.
 
     While this agent is the merging agent, it passes all reports to `merges`. A separate thread sends this
-    agent's reports and calls `merges`. The thread calls `merges` only if the server has just confirmed, over
-    the connection that holds the lock, that the lock is still held. `agent` is this agent's ID in its
-    reports. `notice` receives one line for each new problem.
+    agent's reports and calls `merges`. The thread calls `merges` only immediately after the server
+    confirms, over the connection that holds the lock, that the lock is still held. `agent` is this agent's ID
+    in its reports. `notice` receives one line for each new problem.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class PostgresBacking:
                 self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Post, merge, or read replies, whichever is due; then wait for the next event."""
+        """Post, merge, or read replies, whichever is due. Then, wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -299,7 +299,7 @@ class PostgresBacking:
             rows.check()
 
     def _wait(self, seconds: float, fileno: int | None = None) -> bool:
-        """Wait for a post, for `close`, or for data from the server; return whether the server sent data."""
+        """Wait for a post, for `close`, or for data from the server. Return whether the server sent data."""
         if seconds <= 0:
             return False
         with selectors.DefaultSelector() as selector:

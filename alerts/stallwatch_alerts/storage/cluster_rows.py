@@ -1,4 +1,4 @@
-"""Read and write the rows of one run in PostgreSQL; each agent uses one connection."""
+"""Read and write the rows of one run in PostgreSQL. Each agent uses one connection."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes
 _MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent might be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
-# With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
-# version 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because reports that are lost in a
-# crash of the server are posted again within a heartbeat.
+# With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers of
+# versions earlier than 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because reports that
+# are lost in a crash of the server are posted again within a heartbeat.
 _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -67,7 +67,7 @@ _BEAT = text(f"UPDATE cluster_runs SET merged_at = {_NOW} WHERE {_MINE}")
 _PUBLISH = text(f"UPDATE cluster_runs SET merged_at = {_NOW}, reply = :reply WHERE {_MINE}")
 _RESIGN = text(f"UPDATE cluster_runs SET merged_at = 0 WHERE {_MINE}")
 # The lock is a session-level lock. pg_locks identifies it by the upper and the lower half of its number
-# (PostgreSQL's manual, 54.12, pg_locks).
+# (PostgreSQL manual, 54.12, pg_locks).
 _DISCONNECT = text(
     "SELECT count(pg_terminate_backend(locks.pid)) FROM cluster_runs AS runs"
     " JOIN pg_locks AS locks ON locks.pid = runs.session AND locks.locktype = 'advisory' AND locks.granted"
@@ -189,7 +189,7 @@ class ClusterRows:
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
     def try_to_merge(self) -> bool:
-        """Try to become the merging agent by taking the run's lock; return whether it succeeded.
+        """Try to become the merging agent by taking the run's lock. Return whether this succeeded.
 
         The server then notifies this agent of each post.
         """
@@ -212,11 +212,11 @@ class ClusterRows:
             raise
 
     def still_merges(self) -> bool:
-        """Update this agent's heartbeat; return whether its session still holds the lock."""
+        """Update this agent's heartbeat. Return whether the agent's session still holds the lock."""
         return bool(self._execute(_BEAT, key=self._key, agent=self._agent).rowcount)
 
     def publish(self, reply: bytes) -> bool:
-        """Write the reply to every agent of the run; return whether this agent still merges the reports."""
+        """Write the reply to every agent of the run. Return whether this agent still merges the reports."""
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
@@ -232,7 +232,7 @@ class ClusterRows:
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
-        """Receive the server's notifications; raise an error if the server is gone."""
+        """Receive the server's notifications. Raise an error if the server is gone."""
         self._execute(text("SELECT 1"))
 
     def expect(self, agents: Sequence[str]) -> None:

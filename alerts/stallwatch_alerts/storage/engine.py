@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 HEAD = "0003"  #: the newest migration
-_LOCK = 0x57A11  # arbitrary number that identifies Stallwatch's advisory lock in PostgreSQL
+_LOCK = 0x57A11  # arbitrary number that identifies the advisory lock of Stallwatch in PostgreSQL
 _PATIENCE_SECONDS = 5
 _NEW_FILE_SECONDS = 30.0  # maximum seconds to wait while other processes create the same file
 _AGAIN_SECONDS = 0.02
@@ -29,14 +29,14 @@ _MIGRATING = threading.Lock()
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
     """Return an engine for a SQLAlchemy URL, without connecting.
 
-    `connect` contains options of PostgreSQL's driver.
+    `connect` contains options of the PostgreSQL driver.
     """
     address = make_url(url)
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
     backend = address.get_backend_name()
-    # After the server restarts, old connections are dead. Therefore, each connection is tested before use,
-    # and replaced if it is dead.
+    # After the server restarts, existing connections are dead. Therefore, each connection is tested before
+    # use, and replaced if it is dead.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}
@@ -81,7 +81,7 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a later retry can succeed, for example because the server is restarting."""
+    """Return whether a later retry can succeed. For example, the server might be restarting."""
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
@@ -93,7 +93,7 @@ def may_pass(error: BaseException) -> bool:
 def is_unwritable(error: BaseException) -> bool:
     """Return whether the error means that SQLite cannot write.
 
-    Possible reasons are a full, failing, or read-only disk, or a process without free file descriptors.
+    Possible causes are a full, failing, or read-only disk, or a process without free file descriptors.
     """
     reason = str(error.orig) if isinstance(error, DBAPIError) else ""
     return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
@@ -101,7 +101,7 @@ def is_unwritable(error: BaseException) -> bool:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that takes SQLite's write lock at its start, when SQLite can still wait for it.
+    """Begin a transaction with the SQLite write lock, because SQLite can wait for the lock only at the start.
 
     SQLite refuses a transaction that first reads and then writes if another process writes between these
     two operations (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
@@ -125,8 +125,7 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
     If several connections open a new file simultaneously, SQLite refuses some of them immediately, regardless
-    of `busy_timeout`. The reason is that two connections that read a file cannot wait for each other to
-    unlock the file.
+    of `busy_timeout`, because two connections that read a file cannot wait for each other to unlock the file.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:
@@ -145,7 +144,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to the current schema. Leave a newer version's database unchanged.
+    """Bring the database to the current schema. Leave a database of a later version unchanged.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.

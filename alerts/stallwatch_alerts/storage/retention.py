@@ -18,7 +18,7 @@ from stallwatch_alerts.storage.tables import (
 
 _DAY = 86400.0
 # A chat that was notified of an incident's beginning must also be notified of its end. Neither a spool nor
-# a relay of alerts without incidents can find out whether the end will follow. Therefore, they keep the
+# a relay of alerts without incidents can find out whether the end follows. Therefore, they keep the
 # record of the beginning this many times as long as other records.
 _OPEN_FOR = 4
 _BEGINNINGS = ("/open", "/open/escalated")  # see ``notice``

@@ -19,7 +19,7 @@ INCIDENTS = Table(
     Column("opened_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("resolved_at", Float),
-    Column("payload", JSON, nullable=False),  # the entire incident; the columns above are for queries
+    Column("payload", JSON, nullable=False),  # the entire incident; the other columns are for queries
     Index("incidents_by_run", "run", "opened_at"),
 )
 
@@ -94,7 +94,7 @@ MESSAGES = Table(
     Index("messages_by_incident", "about", "state"),
 )
 
-#: The notifications that each chat received, or that a message in the table above covers.
+#: The notifications that each chat received, or that a message in `MESSAGES` covers.
 NOTIFIED = Table(
     "told",  # the table's name in release 0.1
     METADATA,

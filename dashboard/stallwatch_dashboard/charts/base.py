@@ -33,10 +33,10 @@ Json = dict[str, Any]
 
 @dataclass
 class Drawing:
-    """A chart as plain dicts, which are Plotly's ``data`` and ``layout``.
+    """A chart as plain dicts, which are the ``data`` and ``layout`` of Plotly.
 
-    Plotly's graph objects would take tens of milliseconds per chart, because they validate every assignment.
-    Instead, the tests validate the charts against Plotly's schema.
+    The graph objects of Plotly would take tens of milliseconds per chart, because they validate every
+    assignment. Instead, the tests validate the charts against the Plotly schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Drawing:
 def _bytes(array: object) -> Json:
     """Encode an array as base64 bytes.
 
-    plotly.js can read such arrays since version 2.28. plotly.py 5.24 contains plotly.js 2.35.
+    plotly.js 2.28 and later can read such arrays. plotly.py 5.24 contains plotly.js 2.35.
     """
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
@@ -186,7 +186,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
     A name is truncated at the next name, and omitted if too little of it would remain. The last name ends at
     the right edge of the chart if it does not fit between the start of its band and the edge. A click on a
-    name opens the incident; its ID is in the annotation's key ``name``.
+    name opens the incident. The ID of the incident is in the annotation's key ``name``.
     """
     names: list[Json] = []
     shown = sorted(

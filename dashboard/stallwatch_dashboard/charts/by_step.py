@@ -27,7 +27,7 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) for each number that both runs have. The other run's line is dashed."""
+    """Return (key, title, figure) for each number that both runs have. The line of `other` is dashed."""
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""

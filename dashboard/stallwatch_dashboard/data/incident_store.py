@@ -127,6 +127,6 @@ class LazyIncidentStore:
 
 
 def _plain(error: Exception) -> str:
-    """Return the first line of the driver's error. SQLAlchemy's text contains SQL, values, and addresses."""
+    """Return the first line of the driver's error. SQLAlchemy errors contain SQL, values, and addresses."""
     of_driver = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(of_driver).splitlines() or [type(error).__name__])[0][:200])

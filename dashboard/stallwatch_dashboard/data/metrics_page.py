@@ -47,7 +47,7 @@ class ScrapeError(Exception):
 
 
 def parse(text: str, port: int | str = "") -> list[Reading]:
-    """Return the readings in a metrics page; raise `ScrapeError` if it is not a page of Stallwatch."""
+    """Return the readings in a metrics page. Raise `ScrapeError` if the page is not from Stallwatch."""
     readings: list[Reading] = []
     agents: dict[str, str] = {}
     try:

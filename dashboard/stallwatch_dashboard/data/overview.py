@@ -35,7 +35,7 @@ State = Literal[
     "finished",
 ]
 _WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # the same limit if step times are unknown, because log lines can be minutes apart
+_UNTIMED_SECONDS = 180.0  # applies instead if step times are unknown, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -59,7 +59,7 @@ class Numbers:
     started_at: float | None = None  #: time of the run's first number
     ended_at: float | None = None
     ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
-    overdue: bool = False  #: True if the time since the last progress exceeds the learned threshold
+    overdue: bool = False  #: True if the time since the last sign of progress exceeds the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
     alarm_at: float | None = None  #: time when the lack of progress becomes a stall
 
@@ -147,7 +147,7 @@ def state_of(
     """Return the state of a run. If its agent is silent, the agent's last reports count as out of date.
 
     Losses in a log without step numbers also show that the run is training. `answers` is true if the agent's
-    metrics are up to date, even if its record is old.
+    metrics are up to date, even if the agent's record is out of date.
     """
     recorded: State = "starting"
     if info is not None:
@@ -323,8 +323,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 
     The time without progress must be longer than the total time of all steps. The reason is that the first
     few steps do not establish a regular interval, and that a stall among them is reported only after half an
-    hour. If no step has a measured duration, the time from the run's start to its last progress counts
-    instead.
+    hour. If no step has a measured duration, the time from the run's start to its last sign of progress
+    counts instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False

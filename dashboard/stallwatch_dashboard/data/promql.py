@@ -57,7 +57,7 @@ def portions(runs: list[str]) -> list[list[str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a label's value for a query. JSON's escapes are also valid in PromQL."""
+    """Quote a label's value for a query. JSON escapes are also valid in PromQL."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -38,8 +38,8 @@ Row = tuple[int | None, float, float]  # rank, time, value
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
     """Return the frames of the run in `folders`. Set `before` if only the part before that time is needed.
 
-    The result is cached until the files change. With `before`, it is cached permanently, because the part
-    before that time never changes.
+    The result is cached until the files change. With `before`, the result is cached permanently, because the
+    part before that time never changes.
     """
     version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
     with _reading:  # another thread waits, and then uses the cached result

@@ -154,7 +154,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Call `act`, and return whether it succeeded. The pages show an error, for example a full disk."""
+        """Call `act`, and return whether it succeeded. The pages show an error, such as a full disk."""
         try:
             act()
         except duckdb.Error as error:
@@ -191,7 +191,7 @@ def _only_there(info: AgentInfo | None) -> str:
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the run; raise `ScrapeError` if another run's agent uses the port now."""
+    """Return the readings of the run. Raise `ScrapeError` if an agent of another run uses the port."""
     if run is None:
         return [reading for reading in readings if reading.run]
     expected = [reading for reading in readings if reading.run == run]

@@ -56,7 +56,7 @@ class _Series:
 class MetricStore:
     """Stores series of numbers in DuckDB. Several threads can read while one thread writes.
 
-    A point is stored when a number changes; a constant number takes only one point per minute. When a
+    A point is stored when a number changes. A constant number takes only one point per minute. When a
     constant number changes, an additional point marks the end of the plateau, so that a chart shows the
     change at the right time. NaN is stored as NULL.
     """
@@ -96,7 +96,7 @@ class MetricStore:
             return store
 
     def write(self, readings: Iterable[Reading], time: float) -> int:
-        """Write the readings of one scrape; return the number of points written to the file."""
+        """Write the readings of one scrape. Return the number of points written to the file."""
         readings = list(readings)
         with self._lock:
             fresh: list[_Series] = []

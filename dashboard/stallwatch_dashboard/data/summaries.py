@@ -159,7 +159,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the time of the last progress, and the time when a lack of progress becomes a stall."""
+    """Return the time of the last sign of progress, and the time when a lack of progress becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds

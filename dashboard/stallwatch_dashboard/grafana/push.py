@@ -1,6 +1,6 @@
 """Push boards, their data source, and incidents to a Grafana server. You can safely repeat a push.
 
-The module uses these paths of Grafana's HTTP API through grafana-client: ``/folders``, ``/datasources``,
+The module uses these paths of the Grafana HTTP API through grafana-client: ``/folders``, ``/datasources``,
 ``/dashboards/db``, and ``/annotations``.
 """
 
@@ -94,7 +94,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, request: Any) -> Any:
-        """Return Grafana's response; ``None`` if the requested object does not exist."""
+        """Return the response from Grafana; ``None`` if the requested object does not exist."""
         with suppress(_Missing):
             return self._answer_of(request)
         return None

@@ -16,7 +16,7 @@ import streamlit.components.v1 as components
 from stallwatch_dashboard.charts.base import Drawing
 from stallwatch_dashboard.words import Say
 
-# The second component is never drawn; it serves plotly.min.js from the Python package to the first component.
+# The second component is never drawn. It serves plotly.min.js from the Python package to the first component.
 _board = components.declare_component("board", path=Path(__file__).with_name("board_frontend"))
 _plotly = components.declare_component("plotly", path=Path(str(files("plotly"))) / "package_data")
 

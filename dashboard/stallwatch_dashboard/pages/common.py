@@ -119,7 +119,7 @@ def _choose_language() -> None:
     """Store the language that the user chose with the switch, which is a new widget on every page."""
     st.session_state[_CHOSEN] = chosen = st.session_state["language"] or language()
     if "lang" in st.query_params:
-        into_address("lang", chosen)  # otherwise, a reload would restore the old language
+        into_address("lang", chosen)  # otherwise, a reload would restore the previous language
 
 
 def _keep_language() -> None:

@@ -152,7 +152,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw the stacks of the ranks, below a sentence that says where in the code the ranks are."""
+    """Draw the stacks of the ranks, after a sentence that says where in the code the ranks are."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -161,7 +161,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 def _timeline(incident: Incident) -> None:
     """Draw the changes of an incident and the users' notes."""
-    kept = shared().cases.history(incident.id)  # users' notes; all changes if an older version stored it
+    kept = shared().cases.history(incident.id)  # notes, and all changes if `incident.history` is empty
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):

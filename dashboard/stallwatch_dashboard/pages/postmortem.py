@@ -52,7 +52,7 @@ from stallwatch_rules.text.digest import fold_ranks
 
 _TOGETHER = ""  #: the option to read all files as one run; no job has an empty name
 _CHOICE = "which_job"  #: session key of the selected job
-_ROW_PIXELS = 35  #: height of a row in Streamlit's tables
+_ROW_PIXELS = 35  #: height of a row in a Streamlit table
 _MOST_ROWS = 6
 _SHOWN_REPORTS = 20
 _KNOWN_REPORTS = 8  #: maximum number of cached reports of the jobs in one upload

@@ -25,7 +25,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by
 from stallwatch_rules.pages.fixes import fixes_for, without_placeholder
 from stallwatch_rules.pages.page import RulePage
 
-#: Number of rows in the list: as many as fit into a window, or fewer while a rule page is open below it.
+#: Number of rows in the list: as many as fit into a window, or fewer while a rule page is open.
 _ROWS, _ROWS_ABOVE_PAGE = 15, 8
 
 

@@ -159,7 +159,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     span = _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # the selected host has a second heat map, below the first
+    if is_folded(found.hosts):  # the heat map of the selected host follows the heat map of all hosts
         maps = [chart for chart in ready if chart.key == "lag"]
         maps += [ranks_of_host(host)] if host else []
         ready = maps + [chart for chart in ready if chart.key != "lag"]
@@ -259,7 +259,7 @@ def _live(run: str, known: int) -> None:
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
     shown = verdict.of_run(row, pages, reader(), found.last_step_at)
-    # Containers that always exist keep everything below in place, so charts are updated, not recreated.
+    # Containers that always exist keep all following elements in place, so charts are updated, not recreated.
     with st.container():
         draw_verdict(shown, icon=ICONS[row.state], facts=_about(row, now))
     with st.container():

@@ -35,7 +35,7 @@ ICONS = {
     "unwatched": "◇",
     "stale": "?",
 }
-#: Sort orders in the menu, by their names in the address. A click on a column head can also sort by other
+#: Sort orders in the menu, by their names in the address. A click on a column header can also sort by other
 #: columns.
 ORDERS = (
     "urgency",
@@ -106,8 +106,8 @@ _ALWAYS = 2  #: number of columns, from the left, that are shown even if they ar
 def draw_table(table: dict[str, Any], *, key: str) -> None:
     """Draw the data that `table` returned. The same `key` keeps the user's sorting and search."""
     html, css, js = _sources()
-    # The component is registered at each draw, because Streamlit's test framework has a separate registry
-    # of components for each page (1.58).
+    # The component is registered at each draw, because the test framework of Streamlit has a separate
+    # registry of components for each page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
     draw(data=table, key=key)
 

@@ -12,9 +12,9 @@ from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
 
-# The provider sends people back to the first page, because Streamlit's callback always redirects to its root
-# (1.67, web/server/starlette/starlette_auth_routes.py). The browser therefore stores the requested address,
-# for this tab only, and opens it after the login.
+# The provider sends people back to the first page, because the callback of Streamlit always redirects to the
+# root (1.67, web/server/starlette/starlette_auth_routes.py). The browser therefore stores the requested
+# address, for this tab only, and opens it after the login.
 _KEEP = """
 export default function ({ data }) {
   const here = location.pathname + location.search;

@@ -36,7 +36,7 @@ class Reports:
         self._clock = clock
 
     def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> SavedReport:
-        """Save a report and return it; raise ``OSError`` if it cannot be written."""
+        """Save and return a report. Raise ``OSError`` if the report cannot be written."""
         now = self._clock()
         moment = datetime.fromtimestamp(now, timezone.utc)
         kept = SavedReport(

@@ -42,7 +42,7 @@ class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A renamed argument of transformers' own classes. `trainers.yaml` explains the fields."""
+    """A renamed argument of the classes of transformers. `trainers.yaml` explains the fields."""
 
     old: str
     new: str

@@ -12,13 +12,13 @@ from stallwatch_alerts.channels.http import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
 from stallwatch_alerts.notice import SIGNS, Notice
 
-Place = Mapping[str, Any]  #: IDs that locate a message in its chat; edits and replies need them
+Place = Mapping[str, Any]  #: IDs that locate a message in its chat; edits and replies need these IDs
 
 Written = TypeVar("Written")
 
 
 def headline(notice: Notice) -> str:
-    """Return the notice's title with the emoji of its level in front."""
+    """Return the title of the notice, preceded by the emoji of the notice's level."""
     return f"{SIGNS[notice.level]} {notice.message.title}"
 
 

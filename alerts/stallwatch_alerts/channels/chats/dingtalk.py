@@ -92,5 +92,6 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-# Code is sent as quotes, because DingTalk's documentation describes no code blocks. Two spaces end a line.
+# Code is sent as quotes, because the DingTalk documentation describes no code blocks. Two spaces
+# end a line.
 _MARKDOWN = Markdown(_escaped, _quote, "  \n")

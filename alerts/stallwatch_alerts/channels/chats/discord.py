@@ -7,10 +7,11 @@ The documentation at discord.com/developers/docs ("Webhook resource" and "Messag
 * "Edit Webhook Message": A PATCH request edits a message.
 * "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
 * "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
-* "Rate limits": The response has status 429 and the header ``Retry-After``. Its body contains ``retry_after``
+* "Rate limits": A refusal has status 429 and the header ``Retry-After``. Its body contains ``retry_after``
   in seconds.
 
-Apprise sends without ``wait=true`` and without ``allowed_mentions``, and it resends immediately after a 429.
+Apprise sends messages without ``wait=true`` and without ``allowed_mentions``, and resends a message
+immediately after a response with status 429.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Discord(Chat):
         ]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Discord's error code, or a code for the HTTP status, and the message; `None` on success."""
+        """Return the Discord error code or a code for the HTTP status, and the message; `None` on success."""
         body = answer.json()
         if answer.status == 204 or (answer.ok and "id" in body):
             return None

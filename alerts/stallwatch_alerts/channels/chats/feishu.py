@@ -28,7 +28,7 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # maximum bytes of a message; Feishu allows 20 KB, and the rest is for the signature
+_LIMIT = 19_000  # maximum bytes of a message; Feishu allows 20 KB, including the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
@@ -83,8 +83,8 @@ def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _element(block: Block) -> dict[str, Any]:
     if isinstance(block, Code):
-        # Fenced code blocks do not support escapes, and older clients do not support fences. Therefore,
-        # look-alikes replace characters that could end a fence or start a tag or a link.
+        # Fenced code blocks do not support escapes, and earlier versions of clients do not support
+        # fences. Therefore, look-alikes replace characters that could end a fence or start a tag or a link.
         code = "\n".join(block.lines).translate(_LOOK_ALIKES).replace("](", "] (")
         return {"tag": "markdown", "content": f"```\n{code}\n```"}
     if isinstance(block, Links):

@@ -9,7 +9,7 @@ The documentation at docs.slack.dev says:
 * "chat.postMessage" and "chat.update": An error is reported as ``"ok": false`` with status 200. The response
   contains the ``channel`` and the ``ts`` of the posted message. ``thread_ts`` and ``reply_broadcast`` turn a
   message into a reply.
-* "Rate limits": The response has status 429 and the header ``Retry-After``.
+* "Rate limits": A refusal has status 429 and the header ``Retry-After``.
 * "Blocks", with "Header" and "Rich text": A header has at most 150 characters.
 * "Formatting message text": ``&``, ``<``, and ``>`` are escaped in ``text``.
 
@@ -32,7 +32,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-_TEXT = 10_000  # maximum characters in all blocks; above about 13,000, Slack returns "msg_blocks_too_long"
+_TEXT = 10_000  # maximum characters in all blocks; over about 13,000, Slack returns "msg_blocks_too_long"
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
@@ -89,7 +89,7 @@ class Slack(Chat):
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply for each message. It appears in the message's thread and in the channel.
+        """Return one reply for each message. A reply appears in the message's thread and in the channel.
 
         If the URL names a thread, the reply appears only in that thread.
         """
@@ -113,7 +113,7 @@ class Slack(Chat):
         return body
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Slack's error code, or a code for the HTTP status, and the message; `None` on success."""
+        """Return the Slack error code, or a code for the HTTP status, and the message; `None` on success."""
         body = answer.json()
         if answer.ok and (body.get("ok") is True if self._bot else answer.text.strip() == "ok"):
             return None

@@ -94,7 +94,7 @@ class Telegram(Chat):
         }
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Telegram's error code and description; `None` on success."""
+        """Return the Telegram error code and description; `None` on success."""
         body = answer.json()
         if answer.ok and body.get("ok") is True:
             return None

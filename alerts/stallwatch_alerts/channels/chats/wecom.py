@@ -8,7 +8,7 @@ The documentation at developer.work.weixin.qq.com says:
   (webhook), 45009 (too many messages), and 40058 (parameter).
 
 Apprise treats every response with status 200 as a success, and limits the text to 2048 characters, although
-WeCom limits bytes. WeCom's Markdown has no escapes, so look-alikes replace the characters that would be
+WeCom limits bytes. The Markdown of WeCom has no escapes, so look-alikes replace the characters that would be
 markup.
 """
 
@@ -47,7 +47,7 @@ class WeCom(CodedChat):
         return [Request(self._url, body)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message, without WeCom's hint and the IP address of the requester."""
+        """Return the error code and message, without the hint from WeCom and the requester's IP address."""
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 

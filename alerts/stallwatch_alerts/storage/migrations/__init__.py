@@ -1,1 +1,1 @@
-"""Alembic's folder: ``versions/`` contains one file per schema change. See ``storage.engine.migrate``."""
+"""Migrations of Alembic: ``versions/`` has one file per schema change. See ``storage.engine.migrate``."""

@@ -9,7 +9,7 @@ let following = false; // true while a chart takes over the zoom of another char
 
 const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false };
 
-// If another chart appears beside a chart, the width of the chart changes, but not the window's. Plotly's option
+// If another chart appears beside a chart, the width of the chart changes, but not the window's. The Plotly option
 // "responsive" observes only the window (plotly.js 4.1, plot_api).
 const widths = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
@@ -155,7 +155,7 @@ function turn() {
   });
 }
 
-// Draw one chart at a time. An update that arrives during the drawing waits. A newer update replaces it.
+// Draw one chart at a time. An update that arrives during the drawing waits. A later update replaces it.
 let update = null;
 let working = false;
 async function work() {

@@ -1,6 +1,6 @@
-// The table of runs. It searches, filters and sorts in the browser, and stores these choices in the address.
+// The table of runs. It searches, filters, and sorts in the browser, and stores these choices in the address.
 // Data is set only as text. The server sends new rows every two seconds. Each row belongs to a run and is
-// updated in place, so the scroll position, the selection and the focus do not change.
+// updated in place, so the scroll position, the selection, and the focus do not change.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_SEARCH = 200;
@@ -57,7 +57,7 @@ class Table {
     else this.fromAddress();
   }
 
-  // Create the columns with their heads, and set all constant texts, in the user's language.
+  // Create the columns with their headers, and set all constant texts, in the user's language.
   label() {
     const { words, columns, states } = this.data;
     this.language = this.data.language;
