@@ -46,8 +46,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The corresponding limit for an agent on this host, which has the same clock and NFS cache. However, its
-#: disk can hang.
+#: The limit for an agent on this host, which has the same clock and NFS cache. However, its disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
@@ -513,9 +512,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
 
-    If the last record of a killed agent is less than a day old, the notifications that this agent might not
-    have sent are sent again. The incidents that this agent left open are also sent again, even if they
-    changed earlier (see `Episodes`).
+    If the last record of a killed agent is less than a day old, notifications that it might not have sent and
+    the incidents that it left open are sent again, even if they changed earlier (see `Episodes`).
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

@@ -422,7 +422,7 @@ def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogu
     path = recorded(None)
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     for started, what in (
-        (1.0, "last heard from at 1970-01-01T00:00:01.000Z"),
+        (1.0, "is from 1970-01-01T00:00:01.000Z"),
         (time.time(), "still being watched"),
     ):
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
