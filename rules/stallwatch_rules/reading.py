@@ -101,9 +101,10 @@ class _Before(NamedTuple):
 class RunReading:
     """A reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
 
-    With `starts`, the lines must be all lines of one source. If its program was started several times, each
-    start is diagnosed separately. Without `starts`, all lines belong to one run. This applies to a run that
-    is watched live, and to several sources, because not every source shows each start.
+    If `starts` is true, the lines must be all lines of one source. If the program of the source was started
+    several times, each start is diagnosed separately. If `starts` is false, all lines belong to one run. Use
+    this value for a run that is watched live, and for several sources, because not every source shows each
+    start.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
@@ -138,7 +139,7 @@ class RunReading:
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
         """Read more lines, and return the matches, samples, and warnings that they contain.
 
-        The lines of each source and rank must be in order. `asides` contains the numbers of lines that were
+        The lines of each source and rank must be in order. `asides` contains the counts of lines that were
         skipped between these lines, in the same order.
         """
         observed = Observed()

@@ -79,7 +79,8 @@ class Head:
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
         """Learn a line, and return whether the line is new.
 
-        A line that `ends` the output of a program's start, such as a step or a failure, is not learned.
+        If `ends` is true, the line is not learned, because it ends the output of a program's start. Examples
+        of such lines are a step and a failure.
         """
         self._seen += 1
         if ends:
@@ -121,7 +122,7 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a text can contain a mark of a start. This is a fast test for short strings."""
+    """Return whether a text can contain a mark of a start, based on a fast search for short strings."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(sign in text and word in text for sign, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
@@ -289,7 +290,7 @@ class Part(msgspec.Struct):
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
-        """Learn a line for the head of the newest start. A line that `ends` a head is not learned."""
+        """Learn a line for the head of the newest start, unless `ends` shows that the line ends the head."""
         candidate = self.candidate
         looked_at = line.rank is None or self._is_looked_at(line)
         head = self.heads[-1] if candidate is None else candidate.next_head

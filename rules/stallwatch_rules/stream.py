@@ -98,7 +98,11 @@ class SkippedLines(msgspec.Struct):
     losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step
 
     def add(self, lines: int, losses: int, streams: int) -> None:
-        """Record skipped lines of a source. The lines are assumed to be spread evenly over its `streams`."""
+        """Record skipped lines of a source.
+
+        The lines are assumed to be spread evenly over the streams of the source. `streams` is the number of
+        these streams.
+        """
         self.lines += lines / max(1, streams)
         self.losses += losses / max(1, streams)
 
@@ -166,8 +170,11 @@ class StreamReading:
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: The trainer's count of skipped steps, and the step at which it was printed.
         self.skipped: tuple[float, int] | None = None
-        self.skipped_first: tuple[float, int] | None = None  #: first skip count of DeepSpeed, and its step
-        self.skipped_last: tuple[float, int] | None = None  #: last skip count of DeepSpeed, and its step
+        #: The first count of skipped steps that DeepSpeed printed, and the step at which it was printed. A
+        #: count at a lower step than the previous count replaces the first count.
+        self.skipped_first: tuple[float, int] | None = None
+        #: The last count of skipped steps that DeepSpeed printed, and the step at which it was printed.
+        self.skipped_last: tuple[float, int] | None = None
 
     def clock(self, line: Line) -> None:
         """Record the time of a line, and whether the log's collector, not the program, added the time."""
@@ -183,7 +190,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the end of the first pause below a line of the stream. The line was printed earlier."""
+        """Return the end of the first pause below a line of the stream, before which the line was printed."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 

@@ -104,8 +104,8 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
     timeout were busy with the same kind of work. Return ``None`` if other ranks might have been busy with
     this kind of work, too. Lines without a rank are attributed to the main process, because a launcher's
-    other ranks print nothing during such work. However, a timeout without a rank is from a different rank if
-    its message or its stack frames show this.
+    other ranks print nothing during such work. However, a timeout without a rank is not from the main
+    process if the message names a different rank, or if the stack frames show a wait for the main process.
     """
     reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)

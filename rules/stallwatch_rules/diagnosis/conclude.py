@@ -181,7 +181,7 @@ def _snapshot(
     still_runs = by_hand and tracker.only_reached_total and stopped_late(silence, tracker.durations())
     if still_runs or (context.stalled and context.failed is not False):
         complete = False  # the processes had reached the last step, but had not ended
-    # While a run is watched, the agent decides whether it is stalled: the agent might be waiting for
+    # While a run is watched, the agent decides whether it is stalled, because the agent might be waiting for
     # stacks, or know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     if stalled and not context.stalled and context.crash is None:  # the log alone shows the stall

@@ -139,7 +139,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     def excused(self, *, only_interrupted: bool) -> Exceptions:
         """Return the exceptions with the fatal mark removed from all of them.
 
-        With `only_interrupted`, only exceptions that were raised after an interrupt lose this mark.
+        If `only_interrupted` is true, only exceptions that were raised after an interrupt lose this mark.
         """
         unknown = [
             replace(exception, fatal=exception.fatal and only_interrupted and not exception.after_interrupt)

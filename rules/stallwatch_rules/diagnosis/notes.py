@@ -26,8 +26,8 @@ def notes_of(
 ) -> list[Text]:
     """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
 
-    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that hold up
-    a stalled run, which the primary cause names.
+    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that the
+    primary cause names because they hold up a stalled run.
     """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []

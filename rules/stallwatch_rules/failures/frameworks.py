@@ -26,7 +26,10 @@ class Framework(msgspec.Struct, frozen=True):
     engine: bool = False
 
     def runs(self, path: str) -> bool:
-        """Return whether a file belongs to an installed copy or to a clone with the framework's name."""
+        """Return whether a file belongs to an installed or cloned copy of the framework.
+
+        A clone is recognized by the name of its folder.
+        """
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"

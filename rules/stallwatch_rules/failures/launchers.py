@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 _RANK = lazy(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = lazy(r"^\s*exitcode\s*: (-?\d{1,4})\b")
 _STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
-# Summaries of Open MPI (orte/tools/orterun/help-orterun.txt in 4.1). In 5.0 and later, "prterun" prints the
+# Summaries from Open MPI (orte/tools/orterun/help-orterun.txt in 4.1). In 5.0 and later, "prterun" prints the
 # summaries.
 _SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")

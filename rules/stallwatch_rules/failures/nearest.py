@@ -20,7 +20,7 @@ _WORDS = msgspec.json.decode(
 )
 #: Words that are common in English or in failures of all kinds, and therefore do not distinguish failures.
 COMMON = _WORDS["common"]
-#: Words of messages from Python, which occur in the errors of all programs. Alone, these words do not suggest
+#: Words in messages from Python, which occur in the errors of all programs. Alone, these words do not suggest
 #: a page. They help only to distinguish pages that other words suggest.
 OF_PYTHON = _WORDS["python"]
 

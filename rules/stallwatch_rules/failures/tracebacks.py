@@ -405,8 +405,8 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain in a destructor begins with a destructor's exception. Otherwise, the ignored exception came
-        # from a different process.
+        # A chain in a destructor begins with a destructor's exception. If the chain begins with a different
+        # exception, the ignored exception came from a different process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":

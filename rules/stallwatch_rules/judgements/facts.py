@@ -11,13 +11,13 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
-#: Minimum number of later steps in a run that is known to have failed, because the output of such a run might
-#: be out of order.
+#: Minimum number of such steps in a run that is known to have failed. The minimum is higher because the
+#: output of such a run might be out of order.
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
-#: Minimum number of later answers in a run that is known to have failed, because the server might have
-#: answered pending requests.
+#: Minimum number of such answers in a run that is known to have failed. The minimum is higher because the
+#: server might have answered pending requests.
 SERVED_BUT_DIED = 20
 
 

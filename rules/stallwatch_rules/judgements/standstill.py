@@ -31,8 +31,8 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
     """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks can wait for each other forever.
 
-    This happens if ranks with different experts gather different parameters. `witness` is True if the log
-    shows this difference, or a changed order of modules.
+    Such a wait occurs if ranks with different experts gather different parameters. `witness` is True if the
+    log shows this difference, or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
         return None

@@ -42,8 +42,8 @@ _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
 # The prefix of pdsh, if a rank's prefix follows it.
 _HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")
-# Ranks in messages of log_dist in DeepSpeed and of the NCCL watchdog. Only the numbers in process group 0 are
-# global ranks.
+# Ranks in messages from log_dist in DeepSpeed and from the NCCL watchdog. Only the numbers in process group 0
+# are global ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
     r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # prefix of MosaicML Composer

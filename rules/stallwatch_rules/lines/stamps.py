@@ -56,7 +56,7 @@ _KEYED = lazy(
 # Each key in ``TIME_KEYS`` ends with one of these texts.
 _KEY_ENDS = {quote: tuple(end + quote for end in ("time", "ts", "stamp", quote + "t")) for quote in "\"'"}
 _YEAR_2001, _YEAR_2100 = 1e9, 4.1e9
-_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that the Ray driver adds to lines of Ray daemons
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that the Ray driver adds to lines from daemons
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
 _HOUR = 3600.0

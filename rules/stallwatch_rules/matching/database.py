@@ -80,7 +80,8 @@ def _processor() -> str:
     return platform.processor()
 
 
-Hits = tuple[list[int], list[int]]  #: pattern ID and end offset of each match, sorted by end offset
+#: The ID of the pattern or text, and the end offset, of each match. Matches are sorted by end offset.
+Hits = tuple[list[int], list[int]]
 
 
 class BlockScanner:

@@ -202,10 +202,11 @@ def _read(content: bytes, path: str) -> RulePage | Extension:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile all patterns of the matcher together. If this fails, remove the pages with invalid patterns.
+    """Compile all patterns of the matcher together.
 
-    The check starts with the last pages, which are the user's pages. It stops as soon as the remaining
-    patterns can be compiled, because a check of all packaged pages takes seconds.
+    If the compilation fails, remove the pages with invalid patterns, and yield their problems. The check
+    starts with the last pages, which are the user's pages. It stops as soon as the remaining patterns can be
+    compiled, because a check of all packaged pages takes seconds.
     """
     refused = not is_matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):

@@ -35,7 +35,7 @@ class FrontMatter:
     body_line: int  #: 1-based line number at which the body starts
 
     def line_of(self, *keys: str | int) -> int:
-        """Return the line number of the value at ``keys``, or of the innermost value around it."""
+        """Return the line number of the value at `keys`, or of the innermost value around it."""
         node, line = self.node, 1
         for key in keys:
             child = _child(node, key)

@@ -56,7 +56,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions in the file; empty for any function
-    #: Class names of exceptions, optionally with their modules. The list is empty for any class.
+    #: Class names of exceptions, optionally with their modules. An empty list means any class.
     exceptions: list[str] = []
     message: str = ""  #: regular expression that must match part of the exception's message
     #: True if exceptions that are raised in functions called by this code also count.

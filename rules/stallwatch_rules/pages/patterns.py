@@ -1,8 +1,8 @@
 """Check that regular expressions of rules take linear time, match within one line, and allow fast searches.
 
-A fragment is a part that several patterns share. A pattern refers to it by its name, as in
+A fragment is a part that several patterns share. A pattern contains the name of the fragment, as in
 ``${retry_words}``. Fragments are defined in ``stallwatch_rules/fragments/*.yaml``. They are inserted when a
-page is loaded, so other modules do not need to handle fragments.
+page is loaded, so other modules do not handle fragments.
 """
 
 from __future__ import annotations

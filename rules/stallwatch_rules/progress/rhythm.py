@@ -69,8 +69,8 @@ def read_clock(
 ) -> RunClock:
     """Return when the run last completed a step, and how much time has passed since then.
 
-    Lines after `ended` do not show that the run is alive. The time that a rank waits after a user
-    `stopped` the run does not count.
+    Lines after `ended` do not show that the run is alive. `stopped` is the time at which a user stopped the
+    run. The time that a rank waits after `stopped` does not count.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)

@@ -49,7 +49,7 @@ def masked(text: str) -> str:
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """Return a message without its repetition count from Ray, and the count. Ray combines equal lines."""
+    """Return a message without the repetition count that Ray adds if it combines lines, and the count."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

@@ -48,8 +48,8 @@ _ANY_PROCESS = lazy(
     r"|Worker exits unexpectedly by a signal\..{0,120} The process receives a SIGTERM\."  # Ray's raylet
 )
 _EXIT_CODE = lazy(r"(?i)\bexit code[:= ]+1[2-9]\d\b")
-#: The Slurm message about a task that failed on its own. The exit codes of canceled tasks (SIGINT, SIGKILL,
-#: and SIGTERM) are excluded.
+#: The Slurm message about a task that failed on its own. The exit codes of a task that SIGINT, SIGKILL, or
+#: SIGTERM ended (130, 137, and 143) are excluded, because canceled tasks have these codes.
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
@@ -126,7 +126,7 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
     if any(rank is not None for _, rank in late.hits) or not own:
         return False
     timed = [*(place.time for place in finding.occurrences), *(place.time for place in late.occurrences)]
-    if None not in timed:  # all times are known, so the order of the lines is not used
+    if None not in timed:  # all times are known, so the order of the lines does not count
         return False
     return _each_is_below(late, own)
 
@@ -174,8 +174,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Identify the rank that ended first as the cause, if the other ranks report only a lost peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
-    inspect the rank that aborted. This also applies to a rank that ended with an exit status and without a
-    message.
+    inspect the rank that aborted, or the rank that ended with an exit status and without a message.
 
     Example: if rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` for rank 3, the abort of rank
     3 is the cause.

@@ -186,7 +186,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Explain a SIGTERM with which a launcher ended the other ranks after a failure.
+    """Explain a SIGTERM with which a launcher ended the other ranks because of an earlier failure.
 
     If no launcher ends the other ranks, the death of a rank can remain unnoticed until a user checks the
     run. In this case, the rank's exception counts even if other ranks continued to train.

@@ -1,9 +1,9 @@
-"""Assess failures that did not end the run, or that only resulted from a manual stop.
+"""Assess failures that did not end the run, or that resulted only from a manual stop.
 
-Training survives some failures, and programs handle others. For example, a reward function fails to parse
-model output, a dataset skips unreadable lines, or a library tests whether another library is installed. Each
-of these programs can print the same traceback as a rank that fails. Only the later lines show whether the
-failure was handled.
+Training survives some failures, and programs handle other failures. For example, a reward function tolerates
+model output that it cannot parse, a dataset skips unreadable lines, or a library tests whether another
+library is installed. Each of these programs can print the same traceback as a rank that fails. Only the later
+lines show whether the failure was handled.
 """
 
 from __future__ import annotations
