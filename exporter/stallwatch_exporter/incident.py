@@ -22,7 +22,7 @@ HOST_MISSING = "host-missing"  #: rule name (without a page) for hosts of a run 
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-#: Rank of each severity. The worst severity has the highest rank.
+#: Number of each severity. A worse severity has a higher number.
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so nothing can resolve the incident anymore.

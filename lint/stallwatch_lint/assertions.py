@@ -1,4 +1,4 @@
-"""Check a configuration against the assertions of DeepSpeed, listed in `facts/assertions.yaml`."""
+"""Check a configuration against the DeepSpeed assertions that are listed in `facts/assertions.yaml`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASSERTIONS = facts("assertions", list[Assertion])
 
 
 def check_assertions(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each assertion of DeepSpeed that this configuration violates."""
+    """Yield a diagnostic for each DeepSpeed assertion that this configuration violates."""
     deepspeed = run.version("deepspeed")
     for entry in _ASSERTIONS:
         severity: Severity | None = None

@@ -148,7 +148,7 @@ def _replaced(script: Script) -> bool:
 
 
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
-    """Return whether a class of the script is a subclass of a Trainer of transformers or TRL.
+    """Return whether a class in the script is a subclass of a Trainer from transformers or TRL.
 
     Return False if a base class before the Trainer is unknown, because the unknown class can override methods
     of the Trainer.

@@ -70,9 +70,10 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield diagnostics for keys that the installed DeepSpeed does not recognize.
 
-    If the installed version is unknown, a key that no known release accepts is certainly wrong, and a key
-    that only some releases accept causes a hint. A release that is later than the last known release might
-    accept keys that this check does not recognize.
+    If the installed version is unknown, a key that no known release accepts is certainly wrong in a section
+    whose unknown keys all known releases reject, and likely wrong in any other section. A key that only some
+    releases accept causes a hint. A release that is later than the last known release might accept keys that
+    this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -122,7 +123,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Report values that the pydantic models reject, and strings that DeepSpeed uses in calculations.
+    """Report values that DeepSpeed rejects with pydantic models, and strings that it uses in calculations.
 
     Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0
     and earlier read ``fp16`` and ``bf16`` without validation.

@@ -21,14 +21,14 @@ class DsConfig:
     """The values of one configuration file, with the line numbers of its keys.
 
     ``lines`` maps keys to their line numbers, counted from 1. It does not contain keys that are not in the
-    file. ``world_size`` is the number of ranks that the file specifies (``num_processes`` of accelerate).
+    file. ``world_size`` is the number of ranks that the file specifies (``num_processes`` for accelerate).
     """
 
     values: Mapping[str, Any]
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    #: True if the configuration was built from the settings of accelerate, as accelerate itself builds it
+    #: True if the configuration was built from accelerate settings in the same way as in accelerate
     accelerate: bool = False
 
     def get(self, *path: str) -> Any:

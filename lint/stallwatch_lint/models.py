@@ -34,9 +34,9 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
-    In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. In 0.15 and
-    earlier, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4
-    to 0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
+    In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. In 0.11 to
+    0.15, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
+    0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
     ``rloo_trainer.py``). The failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:

@@ -15,7 +15,7 @@ _ASYNCHRONOUS = ""
 _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the content of brackets, with up to one nested level
 
 #: For each form of syntax: the release that added it, a pattern that matches its line, and its name. In
-#: ``except E, e:`` of Python 2, the second name is a variable, which is in lowercase by convention.
+#: ``except E, e:`` (Python 2), the second name is a variable, which is in lowercase by convention.
 _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
     ((3, 11), re.compile(rf"(?<=[\w\])])\[(?:{_INSIDE},)?\s*\*\s*[\w(]"), "x[*a]"),

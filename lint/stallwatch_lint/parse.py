@@ -1,10 +1,10 @@
 """Parse the text of a configuration, or report why and at which line the text cannot be read.
 
-DeepSpeed reads the file as Hjson, which allows comments and trailing commas. It rejects duplicate keys
+DeepSpeed reads the file as Hjson, which allows comments and trailing commas. DeepSpeed rejects duplicate keys
 (0.9.0 to 0.19.8, ``runtime/config.py``). transformers and accelerate first read the file as strict JSON
 (accelerate 1.15.0, ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last value of a duplicate key.
 
-The YAML file of accelerate is read as the DeepSpeed configuration that accelerate builds from the file.
+The YAML file for accelerate is read as the DeepSpeed configuration that accelerate builds from the file.
 accelerate turns an entry of ``deepspeed_config`` into an environment variable, and the variable into a value
 of the configuration (accelerate 1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and
 ``utils/launch.py``).
@@ -33,7 +33,7 @@ MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
 #: Maximum length of a text whose keys get line numbers. A longer text takes seconds to parse.
 MAX_PLACED = 1 << 20
 
-#: Paths of keys in the DeepSpeed configuration, by the corresponding name in the file of accelerate.
+#: Paths of keys in the DeepSpeed configuration, by the corresponding name in the accelerate file.
 _TARGETS: Mapping[str, Path] = {
     "zero_stage": ("zero_optimization", "stage"),
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
@@ -52,7 +52,7 @@ class Parsed(NamedTuple):
     """The result of parsing a file: its configuration and the diagnostics about its text.
 
     ``config`` is ``None`` if the file contains no DeepSpeed configuration or cannot be read. ``other_file``
-    is the configuration file to which the file of accelerate refers.
+    is the configuration file to which the accelerate file refers.
     """
 
     config: DsConfig | None
@@ -105,7 +105,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 
 
 def parse_accelerate(text: str, file: str) -> Parsed:
-    """Parse the YAML file of accelerate into the DeepSpeed configuration that it describes.
+    """Parse the YAML file for accelerate into the DeepSpeed configuration that it describes.
 
     If the file does not configure DeepSpeed, ``config`` is ``None`` and there is no diagnostic.
     """
@@ -121,7 +121,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     settings = values.get("deepspeed_config")
     if not isinstance(settings, dict):
         if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
-            # The file contains the keys of DeepSpeed, written as YAML.
+            # The file contains a DeepSpeed configuration, written as YAML.
             return Parsed(DsConfig(values, file, key_lines(text)), [])
         return Parsed(None, [])
     other = settings.get("deepspeed_config_file")

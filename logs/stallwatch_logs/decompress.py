@@ -133,7 +133,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """Decompressor of a member of a gzip file. It uses zlib, or the compatible module of isal."""
+    """Decompressor of a member of a gzip file. It uses zlib, or the compatible module from isal."""
 
     needs_input = True
 

@@ -78,7 +78,7 @@ def enters_folder(name: str) -> bool:
 HEAD = 64 * 1024  #: number of bytes at the start of each file that are searched for ranks
 MOST_FILES = 4096  #: maximum number of files whose names differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
-# Ranks as printed by loggers and by CANN of Ascend. The rank in a LoRA configuration has a different form.
+# Ranks as printed by loggers and by Ascend CANN. The rank in a LoRA configuration has a different form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
 _ENOUGH = 2  # minimum number of occurrences of the rank in its file
 

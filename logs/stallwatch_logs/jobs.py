@@ -122,8 +122,9 @@ OTHER = "other"  #: name for the files that cannot be assigned to a job
 _PARTS = lazy(r"[/\\!]")  # separators of the parts of a path, and of an archive and its member
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
-# Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from %N,
-# %n, and %t of Slurm (node, node number, and task) and the task of a job array belong to the same job.
+# Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from
+# the Slurm patterns %N, %n, and %t (node, node number, and task) and the task of a job array belong to the
+# same job.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001

@@ -1,7 +1,7 @@
 """Read files that show the state of each rank during a stall.
 
-The files are outputs of ``stallwatch stacks --json`` on a host, or dumps of the flight recorder of torch in
-the form of pickles or JSON. The names of dumps are ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
+The files are outputs of ``stallwatch stacks --json`` on a host, or dumps of the torch flight recorder in the
+form of pickles or JSON. The names of dumps are ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
 ``TORCH_FR_DUMP_TEMP_FILE`` (in earlier versions, ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) specifies a different
 name (torch 2.13, FlightRecorder.cpp).
 """

@@ -18,7 +18,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 #: Seconds without a report from a host after which users are notified, even if the other hosts continue.
 GONE_SECONDS = 60.0
-#: Seconds after the start of the first agent until users are notified of hosts that have never reported. This
+#: Seconds from the start of the first agent to the notification about hosts that have never reported. This
 #: limit is half of the time for which torchrun waits for all hosts (torch 2.13,
 #: `distributed/elastic/rendezvous/dynamic_rendezvous.py`, `RendezvousTimeout`).
 MISSING_SECONDS = 300.0
@@ -67,7 +67,7 @@ class AbsentHosts:
         self._ranks |= {host: ranks_in(ranks[host]) for host in self._gone.keys() & ranks.keys()}
         taken = {rank for agent in up for rank in agent.ranks}
         reporting = {agent.host for agent in up}
-        # If other hosts now have the ranks of a host, they replaced the host, which then is not gone.
+        # A host is not gone if another host now has one of its ranks, because the other host replaced it.
         reporting |= {host for host, each in self._ranks.items() if not taken.isdisjoint(each)}
         self._gone = {host: at for host, at in self._gone.items() if host not in reporting}
         self._ranks = {host: each for host, each in self._ranks.items() if host in self._gone}

@@ -177,7 +177,7 @@ def _program(words: Sequence[str]) -> int:
 
 
 def _script_of_deepspeed(words: Sequence[str]) -> int:
-    """Return the index of the first word after the options of DeepSpeed itself."""
+    """Return the index of the first word after the options of the DeepSpeed launcher."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         option = words[index].lstrip("-")

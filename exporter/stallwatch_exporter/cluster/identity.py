@@ -97,7 +97,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
     An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
     uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts
-    torchrun. With the rendezvous of torchrun itself, `MASTER_PORT` changes at each start.
+    torchrun. If torchrun itself manages the rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity

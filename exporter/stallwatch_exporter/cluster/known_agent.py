@@ -11,7 +11,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 LEAST_SILENT, MOST_SILENT = 5.0, 10.0  #: minimum and maximum seconds until a host counts as silent
-#: Maximum delay of a post from a running agent on a busy host, in seconds.
+#: Maximum delay in seconds of a post from a running agent, even on a busy host.
 LATE_SECONDS = 3.0
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 

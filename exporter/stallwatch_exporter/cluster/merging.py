@@ -323,7 +323,7 @@ class RunEpisodes(Episodes):
             self._find_folder(folded, episode)
 
     def _find_folder(self, folded: Incident, episode: Episode) -> None:
-        """Set the folder on the blamed host. If this host sent no incident, keep the known folder."""
+        """Set the folder on the blamed host. If this host sent no incident, keep the other host's folder."""
         for trouble in episode.troubles.values():
             if trouble.folder and (trouble.folder_host or trouble.host) == folded.host:
                 folded.folder, folded.folder_host = trouble.folder, folded.host

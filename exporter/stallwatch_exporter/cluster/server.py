@@ -6,9 +6,9 @@
 | GET /cluster/v2/hello | 200: `Hello`, which names the agent that listens on this port |
 
 The error statuses are 400 for a malformed request, 401 for a request without proof that the agent belongs to
-the run, 404 for a different run, 413 for a request that is too large, 421 for a request to a different agent,
-and 426 for a different version. Requests without proof are rejected before their body is read. ``Host`` and
-``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
+the run, 404 for a different run, 413 for a request that is too large, 421 for a request that is meant for a
+different agent, and 426 for a different version. Requests without proof are rejected before their body is
+read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
 """
 
 from __future__ import annotations

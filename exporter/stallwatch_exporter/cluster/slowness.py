@@ -21,7 +21,8 @@ from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
 
-# If steps take fewer seconds than this limit, only every second or fourth step is reported, and so on.
+# Minimum seconds between two reported steps. If steps are shorter, only the multiples of 2, 4, 8, or a higher
+# power of two are reported.
 _LEAST_SECONDS = 0.2
 _DIGITS = 4  # Number of significant digits. Fewer digits would hide a difference of one percent.
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported

@@ -146,7 +146,7 @@ class Watcher:
 
 
 def watch() -> Watcher:
-    """Start installing hooks for libraries that were already imported or are imported later."""
+    """Start installing hooks for libraries that are already imported or are imported later."""
     watcher = Watcher()
     sys.meta_path.insert(0, watcher)
     watcher.find_spec()

@@ -35,7 +35,7 @@ else:
     import _signal
 
 #: Suffixes of files next to ``<name>.ring``: the pipe for queries, the answer, the part of the answer about
-#: torch, the file of faulthandler, and the number of the signal that makes faulthandler write.
+#: torch, the faulthandler file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: Maximum size of an answer. Longer answers are not written.
@@ -163,7 +163,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # The disk might be full, for example. The other part might still fit.
+                continue  # For example, the disk is full. The other part might still fit.
 
 
 def free_signal() -> int | None:

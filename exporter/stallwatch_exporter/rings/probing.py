@@ -174,7 +174,8 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        # IDs of the processes that ran at the last call. Processes of other namespaces are not included.
+        # Process IDs from the rings that existed in this process's namespace at the last call. IDs from other
+        # namespaces usually do not exist in this namespace.
         self._alive: set[int] = set()
         self._exits = Exits()
 
@@ -266,7 +267,7 @@ class Probing:
                     self._rings[name] = RankProcess(self.folder / name)
                 except LayoutProblem:
                     self._rings[name] = None
-                except OSError:  # No descriptor might be free, for example. The next call tries again.
+                except OSError:  # For example, the agent is out of file descriptors. Try again later.
                     continue
         return self._known()
 

@@ -312,8 +312,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Turn off the output buffer of Python for pipes, which holds up to 8 KiB. During a hang, the
-            # buffer would hold back the most important lines.
+            # Turn off the buffer that Python uses for output to pipes. The buffer holds up to 8 KiB. During a
+            # hang, the buffer would hold back the most important lines.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:

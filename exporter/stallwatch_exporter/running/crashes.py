@@ -67,8 +67,8 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     def is_ray_worker(self) -> bool:
         """Return whether Ray started the process, in which case its exit code has no meaning.
 
-        Ray ends workers with SIGTERM, SIGKILL, or exit code 1. If a worker crashes, the call that waits for
-        the worker fails (ray 2.60, ``RayActorError``).
+        Ray ends workers with SIGTERM, SIGKILL, or exit code 1. If a worker ends unexpectedly, the call that
+        waits for the worker fails (ray 2.60, ``RayActorError``).
         """
         return bool(self.words) and self.words[0].startswith("ray::")
 

@@ -46,7 +46,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The limit for an agent on this host, which has the same clock and NFS cache. However, its disk can hang.
+#: The limit for an agent on this host, which has the same clock and NFS cache, but whose disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
@@ -210,7 +210,7 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Return whether the state folder, even if it is full, contains another run with this name."""
+        """Return whether a state folder, which might be full, contains another run with this name."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()

@@ -184,7 +184,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count skipped steps: one for each reported overflow, or the total in a step line of DeepSpeed."""
+        """Count skipped steps: one for each reported overflow, or the total in a step line from DeepSpeed."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:

@@ -91,7 +91,7 @@ def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
 
 
 def _take_recorder(rank: LocalRank, record: RankAnswer, query: str) -> bool:
-    """Record the content of the flight recorder of torch, which arrives after the stacks."""
+    """Record the content of the flight recorder, which arrives after the stacks."""
     answer = queries.answer(rank.ring, query, COLLECTIVES) if rank.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)

@@ -154,7 +154,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` if fewer than `count` files can be opened. A query needs `count` files."""
+    """Raise `OSError` if fewer than `count` files can be opened. Queries need that many files."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -92,7 +92,7 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal if it certainly reaches the handler of faulthandler. Return whether it was sent."""
+        """Send the signal if it is certain to reach faulthandler. Return whether the signal was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()

@@ -160,7 +160,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Combine output of ``stallwatch stacks --json`` from several hosts with dumps of the torch recorder."""
+    """Combine output of ``stallwatch stacks --json`` from several hosts with dumps of the flight recorder."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

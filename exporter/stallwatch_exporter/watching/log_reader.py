@@ -164,7 +164,7 @@ class LogReader:
         """Read the remaining output of the ended command and conclude the run. Return ``None`` on failure.
 
         After `patience` seconds, only the end of the remaining output is analyzed. The preceding output is
-        copied. The conclusion can then take `report` seconds.
+        only copied. The conclusion can then take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience

@@ -191,7 +191,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run, to call after a failure."""
+    """Return matches for failures that these versions cause in any run. Call this after a failure."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

@@ -36,7 +36,8 @@ NO_PROBE = (
 )
 _LEAST_COST = 0.2  # Minimum loss of throughput, as a fraction. Logging and printing slow a rank down.
 _LEAST_SECONDS = 0.05  # Minimum loss per step. Printing a line takes a large share of a very short step.
-WAIT_SECONDS = 15.0  #: Maximum seconds from the first logged step until a probe has created a ring.
+#: Seconds to wait for a ring after the first logged step. Probes create rings before the first step.
+WAIT_SECONDS = 15.0
 
 
 class ProbeIntake:

@@ -119,7 +119,7 @@ class StallWatch:
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
-        """Set the limit of this quiet period, in seconds, until the next sign of life.
+        """Set the limit of the current quiet period in seconds. The next sign of life removes this limit.
 
         If the period lasts longer than `usual` seconds, the duration of steps is not learned from it.
         """

@@ -40,7 +40,7 @@ def report_versions(probe: Probe) -> None:
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost call outside libraries, or of `frame` if there is none."""
+    """Return ``file:line`` of the innermost call outside libraries, or of `frame` if no such call exists."""
     shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
 

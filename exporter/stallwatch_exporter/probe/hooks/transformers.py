@@ -1,4 +1,4 @@
-"""Observe the steps and logged numbers of the Trainer of transformers and of the trainers derived from it.
+"""Observe the steps and logged numbers of the transformers ``Trainer`` and of its subclasses.
 
 A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
 (transformers 4.40 to 5.23: ``trainer_callback.py``). The hook reads the arguments from the frame of the

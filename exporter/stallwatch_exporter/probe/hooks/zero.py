@@ -1,8 +1,8 @@
 """Detect failures and slowdowns of ZeRO-3 that DeepSpeed reports too late or not at all.
 
-**Modules in evaluation mode that take part in a backward pass.** DeepSpeed 0.15.3 and earlier
-reject such modules (an assertion in ``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later report
-nothing, and the model trains without its dropout. When a backward pass begins, the hook searches the model
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed 0.15.3 and earlier reject such
+modules (an assertion in ``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later report nothing,
+and the model trains without its dropout. When a backward pass begins, the hook searches the model
 for modules in evaluation mode. It searches at most once a second, and for at most a thousandth of the time.
 If it finds such modules, it checks whether the backward pass reaches them. A backward pass never reaches a
 teacher model that runs without gradients.
@@ -78,7 +78,7 @@ class EvalWatch:
 
     `arm` starts and stops the observation of a backward pass, which is needed only while modules are in
     evaluation mode. `refused` specifies whether DeepSpeed rejects such modules. If `refused` is ``None``,
-    this depends on the version of DeepSpeed.
+    the version of DeepSpeed determines the value.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the operand of a sum or mean from the attribute of torch 2 or torch 1."""
+    """Return the operand shape of a sum or mean, from an attribute that torch 2 or torch 1 sets."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
