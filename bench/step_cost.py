@@ -151,7 +151,7 @@ def collective() -> None:
 
 
 def watched(probe: Probe) -> Library:
-    """Return a library with the hooks of the probe. In an older version, some of the hooks can be missing."""
+    """Return a library with the hooks of the probe. In an earlier version, some hooks can be missing."""
     library, package = Library(), "stallwatch_exporter.probe.hooks"
     for name in ("losses", "batches", "model_modes"):
         try:

@@ -265,7 +265,7 @@ class Children:
     """A context manager that starts processes.
 
     At the end of the block, the context manager ends the processes and all their descendants. An environment
-    variable identifies descendants, because ranks of torchrun have their own sessions, and a process whose
+    variable identifies descendants, because ranks under torchrun have their own sessions, and a process whose
     parent has died is no longer in the process tree.
     """
 

@@ -21,7 +21,7 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # seconds from an agent's last check to the time when the agent counts as hung
+_SILENT_SECONDS = 30.0  # maximum seconds between the checks of an agent that neither hangs nor has stopped
 
 
 class Deadman:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stallwatch_rules.files import open_private, replace
 
 Role = Literal["viewer", "operator"]
-"""Viewers can see everything. Operators can also perform actions, such as acknowledging incidents."""
+"""Viewers can see everything. Operators can also, for example, upload files or acknowledge incidents."""
 
 CALLBACK = "/oauth2callback"  #: path to which the provider redirects users (Streamlit 1.50, st.login)
 EVERYBODY = "*"

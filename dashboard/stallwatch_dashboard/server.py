@@ -17,7 +17,7 @@ from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import from_environment
 from stallwatch_exporter.private import keep_private
 
-_END_SECONDS = 10.0  #: seconds; must exceed the time after which the starting process kills this process
+_END_SECONDS = 10.0  #: seconds; must exceed the time that the starting process waits before it kills this one
 
 
 def main() -> None:

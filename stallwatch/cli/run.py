@@ -194,7 +194,7 @@ def tail(
 
     GLOB is a file, a folder, or a quoted pattern; files that appear later are also watched. From lines that
     are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
-    If a later stallwatch tail has the same --name, it continues where the previous one stopped.
+    To continue where an earlier stallwatch tail stopped, specify the same --name.
 
     Exit code: 0; with --once, as for diagnose: 1 if the run failed or stalled, 2 if a file could not be read.
     """

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the ``stallwatch run`` command for the arguments that DeepSpeed passes.
 
-    The arguments are options of Stallwatch, the script, and the script's arguments. The script can be ``-m
-    MODULE``. DeepSpeed writes ``--local_rank``, which is an argument of the script, before all other
+    The arguments are ``stallwatch run`` options, the script, and the script's arguments. The script can be
+    ``-m MODULE``. DeepSpeed writes ``--local_rank``, which is an argument of the script, before all other
     arguments.
     """
     ours, rest, given = list[str](), list(words), list[str]()

@@ -23,7 +23,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class DeliveryCapture:
-    """The warnings of Apprise and the servers' responses during one attempt to deliver a notice."""
+    """The warnings from Apprise and the servers' responses during one attempt to deliver a notice."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
@@ -55,7 +55,7 @@ def silence_libraries() -> None:
 
 
 class _CaptureFilter(logging.Filter):
-    """A log filter that captures warnings of Apprise, and exceptions that Apprise logs only at DEBUG.
+    """A log filter that captures warnings from Apprise, and exceptions that Apprise logs only at DEBUG.
 
     A log handler could not prevent other handlers from receiving the messages, but a filter can.
     """

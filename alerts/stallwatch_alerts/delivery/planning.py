@@ -120,8 +120,8 @@ class Planner:
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
             ]
-        # A crash is reported even to chats that were not notified of the incident's beginning. It also
-        # requires an acknowledgement.
+        # A crash is reported even to chats that were not notified of the incident's beginning. A crash
+        # also requires an acknowledgement.
         is_news = not incident.is_settled and not incident.unwatched
         if is_news and not self.is_silenced(incident, now):
             drafts += [self._draft(update, fingerprint(chat.url), chat) for chat in routed]

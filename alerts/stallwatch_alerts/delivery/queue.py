@@ -222,7 +222,7 @@ class DeliveryQueue:
             ]
             try:
                 self._store(some)
-            except _SHORTAGES:  # the next message or `close` causes a retry
+            except _SHORTAGES:  # even without memory, the next message or `close` causes a retry
                 self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the messages cannot be stored

@@ -108,7 +108,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Return alerts for incidents whose rule has no page, such as a rule that a later version added."""
+    """Return alerts for incidents whose rule is not in the catalogue, such as rules of a later version."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     texts = {
         "StallwatchRankGone": (

@@ -85,9 +85,9 @@ class PostgresBacking:
     """Exchanges reports through PostgreSQL.
 
     While this agent is the merging agent, it passes all reports to `merges`. A separate thread sends this
-    agent's reports and calls `merges`. The thread calls `merges` only immediately after the server
-    confirms, over the connection that holds the lock, that the lock is still held. `agent` is this agent's ID
-    in its reports. `notice` receives one line for each new problem.
+    agent's reports and calls `merges`. Before each call of `merges`, the server must confirm, over the
+    connection that holds the lock, that the lock is still held. `agent` is this agent's ID in its reports.
+    `notice` receives one line for each new problem.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes
 _MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent might be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
-# With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers of
+# With these settings, the server detects a lost host after about 11 s, and releases its lock. PostgreSQL
 # versions earlier than 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because reports that
 # are lost in a crash of the server are posted again within a heartbeat.
 _SETTINGS = {

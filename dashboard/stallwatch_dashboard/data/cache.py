@@ -151,7 +151,7 @@ class PointCache:
         self._runs: dict[str, _Run] = {}  # runs, least recently read first
 
     def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
-        """Add points that were just written to the file, each with its run and metric."""
+        """Add points after they are written to the file, each with its run and metric."""
         with self._lock:
             for run, metric, point in points:
                 if (kept := self._runs.get(run)) is not None:

@@ -161,7 +161,9 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 def _timeline(incident: Incident) -> None:
     """Draw the changes of an incident and the users' notes."""
-    kept = shared().cases.history(incident.id)  # notes, and all changes if `incident.history` is empty
+    # If an earlier version stored the incident, `incident.history` is empty, and only the store contains the
+    # changes. The store always contains the notes.
+    kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):

@@ -98,7 +98,7 @@ def read_uploads(
     If the files belong to several jobs, read only the files of `job`. If `together` is true, read all files
     as one run. Call ``waiting`` if other uploads must be read first.
 
-    If ``progress`` raises an exception, such as after the user closed the page, kill the process
+    If ``progress`` raises an exception (for example, because the user closed the page), kill the process
     immediately. Raise `ReadingFailed` if the process died, and ``OSError`` if files cannot be written.
     """
     if not _turns.acquire(blocking=False):

@@ -83,8 +83,9 @@ def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _element(block: Block) -> dict[str, Any]:
     if isinstance(block, Code):
-        # Fenced code blocks do not support escapes, and earlier versions of clients do not support
-        # fences. Therefore, look-alikes replace characters that could end a fence or start a tag or a link.
+        # Fenced code blocks do not support escapes, and some earlier versions of the clients do not
+        # support fences. Therefore, look-alikes replace characters that could end a fence or start a tag or a
+        # link.
         code = "\n".join(block.lines).translate(_LOOK_ALIKES).replace("](", "] (")
         return {"tag": "markdown", "content": f"```\n{code}\n```"}
     if isinstance(block, Links):

@@ -32,7 +32,8 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-_TEXT = 10_000  # maximum characters in all blocks; over about 13,000, Slack returns "msg_blocks_too_long"
+# Maximum characters in all blocks. Beyond about 13,000 characters, Slack returns "msg_blocks_too_long".
+_TEXT = 10_000
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 

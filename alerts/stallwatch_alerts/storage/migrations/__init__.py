@@ -1,1 +1,1 @@
-"""Migrations of Alembic: ``versions/`` has one file per schema change. See ``storage.engine.migrate``."""
+"""Alembic migrations: ``versions/`` contains one file per schema change. See ``storage.engine.migrate``."""
