@@ -127,7 +127,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
     )
     marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide bands, because both are red
+    for shape in chart.layout["shapes"]:  # the map would hide bands, which have similar colors
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
