@@ -111,7 +111,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
     lines += ["", *reliability(claims(outcomes))]
     lines += ["", "| Family | Precision | Recall |", "|---|---|---|"]
     lines += [
-        f"| {item.family} | {item.precision} | {item.recall} |" for item in by_family(outcomes, families)
+        f"| `{item.family}` | {item.precision} | {item.recall} |" for item in by_family(outcomes, families)
     ]
     wrong = confusions(outcomes)
     if wrong:
@@ -120,7 +120,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
             "| Expected rule or verdict | Reported rule or verdict | Number of cases |",
             "|---|---|---|",
         ]
-        lines += [f"| {label} | {said} | {count} |" for label, said, count in wrong]
+        lines += [f"| `{label}` | `{said}` | {count} |" for label, said, count in wrong]
     return [*lines, ""]
 
 

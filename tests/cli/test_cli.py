@@ -78,7 +78,7 @@ def test_documentation_has_a_place_for_the_options_of_every_command(root: Path) 
 
 def test_documentation_lists_every_key_once(root: Path) -> None:
     text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    sections = dict(re.findall(r"^## `\[(\w+)\]`\n(.*?)(?=^## |\Z)", text, re.M | re.S))
     rows = {
         name: re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.M) for name, section in sections.items()
     }

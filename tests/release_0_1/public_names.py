@@ -104,7 +104,8 @@ def _metrics(root: Path) -> Iterator[str]:
         for name, labels in _ROW.findall(page.read_text()):
             yield name
             if page.stem == "metrics":
-                yield from (f"{name}{{{label}}}" for label in re.split(r", | and ", labels) if label.strip())
+                plain = labels.replace("`", "")
+                yield from (f"{name}{{{label}}}" for label in re.split(r", | and ", plain) if label.strip())
 
 
 def _alerts(root: Path) -> Iterator[str]:

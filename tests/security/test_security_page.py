@@ -8,7 +8,7 @@ from pathlib import Path
 
 def test_each_promise_of_the_security_page_has_a_test(root: Path) -> None:
     rows = re.findall(
-        r"^\| .+ \| \[(\w+)(?:\.py)?\]\((\S+)\) \|$", (root / "SECURITY.md").read_text(), re.MULTILINE
+        r"^\| .+ \| \[`(\w+)(?:\.py)?`\]\((\S+)\) \|$", (root / "SECURITY.md").read_text(), re.MULTILINE
     )
     assert len(rows) > 30
     missing = [

@@ -125,7 +125,7 @@ def _probe(seen: Seen) -> str:
     return "; ".join(
         [
             f"the probe reported {_listed(parts)}",
-            *(f"it **warned** (rule {each})" for each in seen.early),
+            *(f"it **warned** (rule `{each}`)" for each in seen.early),
         ]
     )
 
@@ -135,7 +135,7 @@ def _diagnosis(seen: Seen) -> str:
         return seen.verdict
     family = load_catalogue().pages[seen.primary].family
     link = f"../rules/stallwatch_rules/catalogue/{family}/{seen.primary}.md"
-    return f"{seen.verdict} because of [{seen.primary}]({link})"
+    return f"{seen.verdict} because of [`{seen.primary}`]({link})"
 
 
 def _listed(parts: Sequence[str]) -> str:
