@@ -35,9 +35,9 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. In 0.11 to
-    0.15, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
-    0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
-    ``rloo_trainer.py``). The failures were reproduced with 0.11.4 and 0.12.2.
+    1.12, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
+    1.13.0 (``trainer/online_dpo_trainer.py``, ``ppov2_trainer.py``, and ``ppo_trainer.py``, which is in
+    ``experimental/ppo`` in later releases). The failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -51,7 +51,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
             sure = made and all(maker.last.endswith("Config") for maker in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
-    if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):
+    if run.stage == 3 and run.fits("trl", ">=0.11,<1.13"):
         for call in script.called("PPOTrainer", "PPOv2Trainer"):
             yield diagnostic("ppo-save-unwrapped", script.at(call), call=call.last, trl=trl)
 

@@ -107,7 +107,7 @@ def test_rank_that_ended_early_is_named(watched: Watched, tmp_path: Path) -> Non
     outcome.checked([1], r"Rank 0 is at lost_ranks\.py:\d+ in collect.*; rank 1 has ended.*\.")
     incident = json.loads((tmp_path / "incident.json").read_text())
     assert (incident["rule"], incident["rank"]) == ("rank-left-early", 1)
-    assert incident["note"] == "Rank 1 exited without an error at step 40, and the other ranks waited for it."
+    assert incident["note"] == "Rank 1 exited without an error at step 40, and the other ranks waited."
     diagnosis, ending = outcome.ends[0]
     assert diagnosis.primary is not None and diagnosis.primary.rule == "rank-left-early"
     assert ending.left == [ExitedRank(1, 40)]

@@ -2,7 +2,7 @@
 
 Without this warning, two faults would appear only at the first checkpoint, hours later. In the first case,
 the ``save_model`` method of a trainer replaces the engine with a bare model (PPO trainers in TRL 0.11 to
-0.19). Then accelerate calls a method of the model that only an engine has. In the second case, ZeRO-3 is not
+1.12). Then accelerate calls a method of the model that only an engine has. In the second case, ZeRO-3 is not
 configured to gather weights, so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is
 not shown.
 """
