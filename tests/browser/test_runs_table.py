@@ -133,7 +133,7 @@ def test_empty_column_is_hidden_with_its_sort_order(page) -> None:  # type: igno
 
 def test_search_matches_all_words_in_any_column_immediately(page) -> None:  # type: ignore[no-untyped-def]
     opened(page)
-    search = page.get_by_role("searchbox", name="Search runs, hosts, commands, incidents")
+    search = page.get_by_role("searchbox", name="Search runs, hosts, commands, and incidents")
     assert names(page) == ["slow", "Fast", "new"]
     search.fill("NODE1 dpo")
     assert names(page) == ["Fast"] and page.url == f"{HOST}/"

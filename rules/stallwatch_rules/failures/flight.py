@@ -160,7 +160,7 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks that called a different operation than other ranks with the same sequence number.
+    """Return the ranks whose operation differs from that of other ranks at the same sequence number.
 
     Each process group counts its own calls. Groups without a name are skipped, because several of them can
     use the same sequence number.

@@ -173,7 +173,7 @@ def counted_times(finding: Finding) -> str:
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Return a short text for ranks on many hosts, or an empty string if the run has few hosts."""
+    """Return a short description of ranks on many hosts, or an empty string if the run has few hosts."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
