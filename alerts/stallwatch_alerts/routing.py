@@ -51,7 +51,7 @@ class Route(msgspec.Struct, frozen=True):
     rules: tuple[str, ...] = ()  #: rule IDs; can contain the wildcards * and ?
     urls: tuple[str, ...] | None = None  #: chats to notify instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
-    #: seconds without an acknowledgement until the escalation; 0 disables escalations
+    #: seconds to wait for an acknowledgement before the escalation; 0 disables escalations
     escalate_after: float = 0.0
     escalate_urls: tuple[str, ...] = ()  #: chats for escalations; the URLs are secrets
     go_on: bool = False

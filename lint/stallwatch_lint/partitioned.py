@@ -81,7 +81,7 @@ class Models:
     def is_module(self, node: ast.expr) -> bool:
         """Return whether the node is certainly a plain module (such as ``engine.module``), not an engine.
 
-        This includes every part of an object that ``prepare`` of accelerate returned.
+        Every part of an object that accelerate's ``prepare`` returned counts as a plain module.
         """
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model"

@@ -73,8 +73,8 @@ def exporter_settings(config: Config) -> ExporterSettings:
     from stallwatch_exporter.cluster.host import split_address
     from stallwatch_exporter.settings import ExporterSettings
 
-    # Reserve the ports of the relay and of the agents' reports. Otherwise, the metrics of a second run would
-    # use these ports, because by default, their numbers follow the number of the first run's port.
+    # Reserve the ports of the relay and of the agents' reports. Otherwise, the metrics server of a second
+    # run might use one of these ports, which by default follow the port of the first run's metrics server.
     _, joined = split_address(config["join.address"])
     reserved = tuple(port for port in (config["relay.port"], config["join.port"], joined) if port)
     return settings_of(

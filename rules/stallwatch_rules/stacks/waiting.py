@@ -1,4 +1,4 @@
-"""Build the wait-for graph of a run. The graph shows for which ranks each rank waits."""
+"""Build the wait-for graph of a run. The graph shows which ranks each rank waits for."""
 
 from __future__ import annotations
 
