@@ -98,7 +98,7 @@ def test_command_that_cannot_start_is_reported_like_a_shell_does(
     with pytest.raises(CommandProblem, match=words) as problem:
         Capture([make(tmp_path)], ByteQueue())
     assert problem.value.exit_code == exit_code
-    assert open_files() == before
+    assert open_files() <= before  # files of earlier tests might be closed meanwhile
 
 
 def open_files() -> int:
@@ -327,7 +327,7 @@ def test_output_passes_without_threads(tmp_path: Path, monkeypatch: pytest.Monke
         capture.drain()
     assert out.read_bytes() == b"trained\n"
     assert capture.problem == "RuntimeError: can't start new thread"
-    assert open_files() == before
+    assert open_files() <= before  # files of earlier tests might be closed meanwhile
 
 
 # --- signals
