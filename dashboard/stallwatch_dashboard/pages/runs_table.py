@@ -77,11 +77,11 @@ class Column:
     widest: int = 0  #: maximum width, if the column takes the remaining space; otherwise 0
 
 
-#: The columns up to the duration fit into a window of 1,300 pixels. The incident takes the remaining space.
+#: The columns up to the duration fit into a window of 1,280 pixels. The incident takes the remaining space.
 COLUMNS = (
     Column("state", 126, "urgency", rising=True),
     Column("run_column", 158, "run", rising=True, long=True),
-    Column("open_incidents", 200, "incident", rising=True, long=True, widest=420),
+    Column("open_incidents", 178, "incident", rising=True, long=True, widest=420),
     Column("phase", 108, "phase", rising=True, long=True),
     Column("step", 68, "step", "step", formats.integer),
     Column("total", 70, "total", "total_steps", formats.integer),
