@@ -226,8 +226,8 @@ class SkipGuard:
 
         See ``dsession.py`` of pytest-xdist 3.8.
         """
-        told = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
-        self.unexpected += [skip for skip in told if skip not in self.unexpected]
+        reported = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
+        self.unexpected += [skip for skip in reported if skip not in self.unexpected]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.unexpected:

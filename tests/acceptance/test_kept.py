@@ -33,8 +33,10 @@ def play(stack: Any, script: Any) -> list[dict[str, Any]]:
     script.run(settle=2)
     script.at(0, lambda: stack.start("relay"))
     # The claim of the killed relay runs out after a minute, and later messages wait for it.
-    script.between(0, 60 + 60, "told that was kept", lambda: stack.chat.about("before", "resolved"))
-    script.between(0, 60 + 90, "told that came meanwhile", lambda: stack.chat.about("meanwhile", "resolved"))
+    script.between(0, 60 + 60, "report of what was kept", lambda: stack.chat.about("before", "resolved"))
+    script.between(
+        0, 60 + 90, "report of what came meanwhile", lambda: stack.chat.about("meanwhile", "resolved")
+    )
     script.run(settle=3)
     return list(stack.chat.messages)
 

@@ -61,25 +61,30 @@ def played(shared: Any, request: pytest.FixtureRequest) -> Played:
 def play(stack: Any, script: Any) -> Played:
     """Run five trainings, and return the chat's messages with their times."""
     stack.start("alertmanager", "relay", "prometheus")
-    crashes, both_ways = stack.train("crashes"), stack.train("told-by-its-agent", chats=True)
+    crashes, both_ways = stack.train("crashes"), stack.train("reported-by-its-agent", chats=True)
     stalls, finishes, vanishes = (stack.train(name) for name in ("stalls", "finishes", "vanishes"))
-    stack.until_known("crashes", "told-by-its-agent", "finishes", "vanishes")
+    stack.until_known("crashes", "reported-by-its-agent", "finishes", "vanishes")
     stack.until_known("stalls", steps=TAUGHT_STEPS)
     result = Played(stack, crashes)
 
-    def told(run: str, status: str = "open") -> Any:
+    def reported(run: str, status: str = "open") -> Any:
         return lambda: stack.chat.about(run, status)
 
     for run, order in ((crashes, "crash"), (both_ways, "crash"), (stalls, "stall"), (finishes, "finish")):
         script.at(BEGIN, lambda run=run, order=order: run.order(order))
     script.at(BEGIN, vanishes.kill_agent)
-    script.between(BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", told("crashes", "resolved"))
+    script.between(
+        BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", reported("crashes", "resolved")
+    )
     # The agent of this run notifies the chat itself, and the relay gets the alert too.
     script.between(
-        BEGIN, BEGIN + 10 + BUSY_SECONDS, "crash from the agent", told("told-by-its-agent", "resolved")
+        BEGIN,
+        BEGIN + 10 + BUSY_SECONDS,
+        "crash from the agent",
+        reported("reported-by-its-agent", "resolved"),
     )
     script.between(
-        BEGIN, BEGIN + 20 + BUSY_SECONDS, "in Alertmanager", lambda: "told-by-its-agent" in stack.alerts()
+        BEGIN, BEGIN + 20 + BUSY_SECONDS, "in Alertmanager", lambda: "reported-by-its-agent" in stack.alerts()
     )
 
     def expect_the_stall() -> None:
@@ -87,7 +92,7 @@ def play(stack: Any, script: Any) -> Played:
         result.threshold = threshold = stalls.number("stallwatch_stall_threshold_seconds", 'phase="train"')
         assert FLOOR <= threshold < 60
         latest = BEGIN + threshold + STALL_SECONDS
-        script.between(BEGIN + threshold, latest + BUSY_SECONDS, "stall in chat", told("stalls"))
+        script.between(BEGIN + threshold, latest + BUSY_SECONDS, "stall in chat", reported("stalls"))
         result.goes_on = latest + 1.0
         script.at(result.goes_on, go_on)
 
@@ -99,11 +104,11 @@ def play(stack: Any, script: Any) -> Played:
             return
         stalls.order("go")
         latest = result.goes_on + STALL_SECONDS + BUSY_SECONDS
-        script.between(result.goes_on, latest, "stall over", told("stalls", "resolved"))
+        script.between(result.goes_on, latest, "stall over", reported("stalls", "resolved"))
 
     script.at(BEGIN + FLOOR / 2, expect_the_stall)
     script.between(BEGIN, BEGIN + 45 + BUSY_SECONDS, "the agent has ended", lambda: finishes.ended)
-    script.between(BEGIN + 30, BEGIN + 60 + BUSY_SECONDS, "agent gone", told("vanishes"))
+    script.between(BEGIN + 30, BEGIN + 60 + BUSY_SECONDS, "agent gone", reported("vanishes"))
     result.met = script.run(settle=8)
     return result
 
@@ -118,7 +123,7 @@ def test_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> Non
     assert "1. " in message["text"]  # the first step of the fix
     assert "Rule: stallwatch rules show cuda-oom" in message["text"]
     assert played.crashed.ended and "failed" in played.crashed.said
-    assert [item["outcome"] for item in played.about("told-by-its-agent")] == ["crashed"]
+    assert [item["outcome"] for item in played.about("reported-by-its-agent")] == ["crashed"]
 
 
 def test_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(played: Played) -> None:

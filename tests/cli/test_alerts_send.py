@@ -87,12 +87,12 @@ def test_messages_kept_by_the_relay_are_sent_once_and_recorded(
     if elsewhere:
         monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{database}")
     ledger = Outbox(store.engine)
-    for run in ("told-by-its-agent", "untold"):
+    for run in ("reported-by-its-agent", "unreported"):
         keep(Outbox(store.engine), run, planned=True)
-    ledger.note(CHAT, [key("told-by-its-agent")], LONG_AGO)
+    ledger.note(CHAT, [key("reported-by-its-agent")], LONG_AGO)
     assert stallwatch("alerts", "send").exit_code == 0
-    assert heard == ["untold"]
-    assert ledger.has_all(CHAT, [key("untold")])
+    assert heard == ["unreported"]
+    assert ledger.has_all(CHAT, [key("unreported")])
 
 
 def test_messages_kept_on_this_host_are_sent_unless_the_relay_sent_them(
@@ -103,12 +103,12 @@ def test_messages_kept_on_this_host_are_sent_unless_the_relay_sent_them(
     store = IncidentStore(f"sqlite:///{tmp_path / 'shared.db'}")
     monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
     ledger = Outbox(store.engine)
-    for run in ("told-by-relay", "untold"):
+    for run in ("reported-by-relay", "unreported"):
         keep(spool, run)
-    ledger.note(CHAT, [key("told-by-relay")], LONG_AGO)
+    ledger.note(CHAT, [key("reported-by-relay")], LONG_AGO)
     assert stallwatch("alerts", "send").exit_code == 0
-    assert heard == ["untold"]
-    assert ledger.has_all(CHAT, [key("untold")])
+    assert heard == ["unreported"]
+    assert ledger.has_all(CHAT, [key("unreported")])
     assert sorted(delivery.state for delivery in spool.deliveries()) == ["sent", "withdrawn"]
 
 
@@ -118,9 +118,9 @@ def test_agent_does_not_resend_messages_of_a_relay_on_its_database(
     monkeypatch.setattr("stallwatch.cli.watching.connecting", chats.connecting)
     store = IncidentStore.at_home(tmp_path / "stallwatch-home")
     outbox = ledger = Outbox(store.engine)
-    for run in ("told-by-its-agent", "untold"):
+    for run in ("reported-by-its-agent", "unreported"):
         keep(outbox, run, planned=True)
-    ledger.note(CHAT, [key("told-by-its-agent")], LONG_AGO)
+    ledger.note(CHAT, [key("reported-by-its-agent")], LONG_AGO)
     destinations = Destinations(load(), Catalogue.of([]))
     assert destinations._chat is not None
     destinations._chat(stall("news"))
@@ -128,8 +128,8 @@ def test_agent_does_not_resend_messages_of_a_relay_on_its_database(
     while outbox.waiting() and time.monotonic() < deadline:
         time.sleep(0.05)
     destinations.close()
-    assert sorted(heard) == ["news", "untold"]
-    assert ledger.has_all(CHAT, [key("untold")])
+    assert sorted(heard) == ["news", "unreported"]
+    assert ledger.has_all(CHAT, [key("unreported")])
 
 
 def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(

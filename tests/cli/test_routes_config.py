@@ -132,8 +132,8 @@ escalate_urls = ["tgram://s3cr3t/1"]
 def test_all_mistakes_are_reported_together_and_the_rest_is_used(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
-    told = [(problem.line, problem.message) for problem in config.problems]
-    assert [(line, said.split()[0]) for line, said in told] == [
+    reported = [(problem.line, problem.message) for problem in config.problems]
+    assert [(line, said.split()[0]) for line, said in reported] == [
         (7, "alerts.routes[1].severity"),
         (8, "alerts.routes[1].quiet"),
         (9, "alerts.routes[1].timezone"),
@@ -148,17 +148,17 @@ def test_incidents_that_a_broken_route_can_match_go_to_all_chats(tmp_path: Path)
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
 
-    def told(run: str, family: str) -> dict[str, float]:
+    def reported(run: str, family: str) -> dict[str, float]:
         found = routed_chats(
             config["alerts.urls"], config["alerts.routes"], run, "critical", family, "x", 1000.0
         )
         return {stop.url: stop.not_before for stop in found}
 
     everybody = {"slack://team": 0.0, "discord://sweeps": 0.0, "lark://prod": 0.0}
-    assert told("sweep-3", "data") == everybody
-    assert told("prod-1", "data") == {"lark://prod": 0.0, "tgram://s3cr3t/1": 1900.0}
-    assert told("prod-1", "memory") == everybody | {"tgram://s3cr3t/1": 1900.0}
-    assert told("mine", "data") == {"slack://team": 0.0}
+    assert reported("sweep-3", "data") == everybody
+    assert reported("prod-1", "data") == {"lark://prod": 0.0, "tgram://s3cr3t/1": 1900.0}
+    assert reported("prod-1", "memory") == everybody | {"tgram://s3cr3t/1": 1900.0}
+    assert reported("mine", "data") == {"slack://team": 0.0}
 
 
 @pytest.mark.parametrize(

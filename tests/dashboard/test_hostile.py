@@ -73,8 +73,8 @@ def told_by(app: Any) -> Iterator[tuple[str, str]]:
         elif element.type == "component_instance":
             yield from ((element.type, text) for text in _within(json.loads(element.proto.json_args)))
         elif element.type == "bidi_component":
-            told = json.loads(element.proto.mixed.json or element.proto.json)
-            yield from ((element.type, text) for text in _within(told))
+            reported = json.loads(element.proto.mixed.json or element.proto.json)
+            yield from ((element.type, text) for text in _within(reported))
         elif proto is not None:
             for name in _FIELDS:
                 found = getattr(proto, name, None)
@@ -96,22 +96,22 @@ def faults(app: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _within(told: Any) -> Iterator[str]:
+def _within(reported: Any) -> Iterator[str]:
     """Yield every text in JSON, and in figures that are JSON strings, but no numbers."""
-    if isinstance(told, dict):
-        for name, value in told.items():
+    if isinstance(reported, dict):
+        for name, value in reported.items():
             if name == "figure":
                 yield from _within(json.loads(value))
             # an incident's id is a link target that readers do not see
             elif name not in ("bdata", "name", "key"):
                 yield from _within(value)
-            elif name == "name" and "type" in told:
+            elif name == "name" and "type" in reported:
                 yield value
-    elif isinstance(told, list):
-        for value in told:
+    elif isinstance(reported, list):
+        for value in reported:
             yield from _within(value)
-    elif isinstance(told, str):
-        yield told
+    elif isinstance(reported, str):
+        yield reported
 
 
 RULE = """---
@@ -274,8 +274,8 @@ def test_custom_rule_page_shows_hostile_text_as_text(
     words = (
         "<script>alert(1)</script> $HOME and $x$ :red[y] :material/delete: ![i](http://evil.example/i.png)"
     )
-    told = RULE.format(title="<script>alert(1)</script> :red[y]", text=words)
-    (folder / "house-rule.md").write_text(told)
+    reported = RULE.format(title="<script>alert(1)</script> :red[y]", text=words)
+    (folder / "house-rule.md").write_text(reported)
     for name, value in to_environment(replace(page_settings, rules=(str(tmp_path / "rules"),))).items():
         monkeypatch.setenv(name, value)
     app = page("rules", rule="house-rule")
@@ -305,10 +305,12 @@ def test_health_page_shows_hostile_text_as_text(
 
 def test_text_of_a_rule_page_keeps_only_its_markdown() -> None:
     own = "Set `$A:red[x]` or $HOME at 10:30, see https://x.example/a:b, **n** :red[x] ![i](u)\n```\n$B\n```"
-    told = escaped_page(own)
-    assert "`$A:red[x]`" in told and "```\n$B\n```" in told and "**n**" in told
-    assert r"\$HOME" in told and r"\:red[x]" in told and r"\![i]" in told and "https://x" in told
-    assert escaped_page(told) == told
+    reported = escaped_page(own)
+    assert "`$A:red[x]`" in reported and "```\n$B\n```" in reported and "**n**" in reported
+    assert (
+        r"\$HOME" in reported and r"\:red[x]" in reported and r"\![i]" in reported and "https://x" in reported
+    )
+    assert escaped_page(reported) == reported
 
 
 def test_verbatim_text_is_bounded_and_inactive() -> None:

@@ -56,7 +56,7 @@ def let_end(process: subprocess.Popen[bytes]) -> None:
 def wait_for(exits: Exits, key: Path) -> int:
     until = time.monotonic() + 120
     while key not in exits.codes:
-        assert time.monotonic() < until, "nobody told"
+        assert time.monotonic() < until, "no report"
         time.sleep(0.01)
     return exits.codes[key]
 

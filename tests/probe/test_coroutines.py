@@ -37,7 +37,7 @@ async def rollouts(answers: dict[int, asyncio.Future[None]]) -> None:
     await asyncio.gather(*[reward(number, answers) for number in answers])
 
 
-async def training(told: list[Any]) -> None:
+async def training(reported: list[Any]) -> None:
     loop = asyncio.get_running_loop()
     answers = {number: loop.create_future() for number in range(3)}
     answers[0].set_result(None)
@@ -47,12 +47,12 @@ async def training(told: list[Any]) -> None:
         """Sample the stacks until the tasks are in their final places, then let them continue."""
         until = time.monotonic() + 120
         try:
-            while not told and time.monotonic() < until:
+            while not reported and time.monotonic() < until:
                 answer = stacks()
                 if len(tasks_of(answer)) == 5 and activity_of_rank(asked(answer)).place.endswith(
                     " in reward"
                 ):
-                    told.append(answer)
+                    reported.append(answer)
                 time.sleep(0.01)
         finally:
             for each in (answers[1], answers[2]):

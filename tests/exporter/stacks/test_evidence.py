@@ -194,7 +194,7 @@ def test_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     assert [render(line) for line in found.digest] == ["Rank 2 is at sft.py:7 in main.", "rank 0: slow"]
     assert found.primary is not None and found.primary.rank == 2
     assert found.primary.evidence[0] == found.digest[0]
-    assert with_stacks(found, stacks, known).digest == found.digest, "told once"
+    assert with_stacks(found, stacks, known).digest == found.digest, "reported once"
     watched.close()
 
 

@@ -100,7 +100,11 @@ def _options() -> argparse.Namespace:
     option("--folder", type=Path, required=True, help="where environments and results are kept")
     option("--stack", action="append", metavar="DEEPSPEED", help="only this one; may be given again")
     option("--again", action="store_true", help="run what was seen already, too")
-    option("--torch", default="torch==2.13.0", help="what pip is told of torch (default: %(default)s)")
+    option(
+        "--torch",
+        default="torch==2.13.0",
+        help="the requirement for torch that pip gets (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.folder = options.folder.resolve()
     if unknown := set(options.stack or ()) - {stack.deepspeed for stack in STACKS}:
