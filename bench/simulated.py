@@ -230,7 +230,7 @@ def logged(course: Course) -> Iterator[Report]:
     return trained(course, steps(course), longest_start=1200.0)
 
 
-def untold(course: Course) -> Iterator[Report]:
+def unreported(course: Course) -> Iterator[Report]:
     """Yield the signals of a run whose log does not announce evaluations."""
     seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
     yield from course.begin()
@@ -258,7 +258,7 @@ KINDS: dict[str, Callable[[Course], Iterator[Report]]] = {
 #: these pauses as stalls, and then reports their end.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Report]]] = {
     "stragglers": _trains(stragglers),
-    "evaluations that nothing tells of": untold,
+    "evaluations that nothing announces": unreported,
     "metrics of up to 15 minutes": lambda course: trained(course, even(course), longest_metrics=900.0),
 }
 

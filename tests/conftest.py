@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
-#: Tests that `make test-quick` leaves out: they wait for processes, or read long logs.
+#: Tests that `make test-quick` leaves out: they wait for processes, draw pages, or read long logs.
 SLOW = (
     "alerts/delivery/test_faults.py",
     "alerts/delivery/test_order.py",
@@ -226,8 +226,8 @@ class SkipGuard:
 
         See ``dsession.py`` of pytest-xdist 3.8.
         """
-        reported = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
-        self.unexpected += [skip for skip in reported if skip not in self.unexpected]
+        skips = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
+        self.unexpected += [skip for skip in skips if skip not in self.unexpected]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.unexpected:

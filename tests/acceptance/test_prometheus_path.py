@@ -67,21 +67,21 @@ def play(stack: Any, script: Any) -> Played:
     stack.until_known("stalls", steps=TAUGHT_STEPS)
     result = Played(stack, crashes)
 
-    def reported(run: str, status: str = "open") -> Any:
+    def in_chat(run: str, status: str = "open") -> Any:
         return lambda: stack.chat.about(run, status)
 
     for run, order in ((crashes, "crash"), (both_ways, "crash"), (stalls, "stall"), (finishes, "finish")):
         script.at(BEGIN, lambda run=run, order=order: run.order(order))
     script.at(BEGIN, vanishes.kill_agent)
     script.between(
-        BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", reported("crashes", "resolved")
+        BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", in_chat("crashes", "resolved")
     )
     # The agent of this run notifies the chat itself, and the relay gets the alert too.
     script.between(
         BEGIN,
         BEGIN + 10 + BUSY_SECONDS,
         "crash from the agent",
-        reported("reported-by-its-agent", "resolved"),
+        in_chat("reported-by-its-agent", "resolved"),
     )
     script.between(
         BEGIN, BEGIN + 20 + BUSY_SECONDS, "in Alertmanager", lambda: "reported-by-its-agent" in stack.alerts()
@@ -92,7 +92,7 @@ def play(stack: Any, script: Any) -> Played:
         result.threshold = threshold = stalls.number("stallwatch_stall_threshold_seconds", 'phase="train"')
         assert FLOOR <= threshold < 60
         latest = BEGIN + threshold + STALL_SECONDS
-        script.between(BEGIN + threshold, latest + BUSY_SECONDS, "stall in chat", reported("stalls"))
+        script.between(BEGIN + threshold, latest + BUSY_SECONDS, "stall in chat", in_chat("stalls"))
         result.goes_on = latest + 1.0
         script.at(result.goes_on, go_on)
 
@@ -104,11 +104,11 @@ def play(stack: Any, script: Any) -> Played:
             return
         stalls.order("go")
         latest = result.goes_on + STALL_SECONDS + BUSY_SECONDS
-        script.between(result.goes_on, latest, "stall over", reported("stalls", "resolved"))
+        script.between(result.goes_on, latest, "stall over", in_chat("stalls", "resolved"))
 
     script.at(BEGIN + FLOOR / 2, expect_the_stall)
     script.between(BEGIN, BEGIN + 45 + BUSY_SECONDS, "the agent has ended", lambda: finishes.ended)
-    script.between(BEGIN + 30, BEGIN + 60 + BUSY_SECONDS, "agent gone", reported("vanishes"))
+    script.between(BEGIN + 30, BEGIN + 60 + BUSY_SECONDS, "agent gone", in_chat("vanishes"))
     result.met = script.run(settle=8)
     return result
 

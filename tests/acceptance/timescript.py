@@ -26,10 +26,10 @@ class _Expectation:
     what: str
     met: Callable[[], Any]
     met_at: float | None = None
-    stood: float = 0.0  #: seconds since `start` for which the machine paused this process
+    paused: float = 0.0  #: seconds since `start` for which the machine paused this process
 
 
-class Standing:
+class Pauses:
     """Counter of the time for which the machine paused this process, measured by late ticks."""
 
     def __init__(self, now: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class Standing:
             while not over.wait(_LOOK):
                 self.tick(time.monotonic() - began)
 
-        thread = threading.Thread(target=tick, name="standing", daemon=True)
+        thread = threading.Thread(target=tick, name="pauses", daemon=True)
         thread.start()
         try:
             yield
@@ -86,17 +86,17 @@ class Script:
     def run(self, settle: float = 0.0) -> dict[str, float]:
         """Play the script and `settle` more seconds; return the times of the met expectations."""
         began = time.monotonic()
-        standing = Standing()
-        with standing.ticking(began):
-            return self._play(began, standing, settle)
+        pauses = Pauses()
+        with pauses.ticking(began):
+            return self._play(began, pauses, settle)
 
-    def _play(self, began: float, standing: Standing, settle: float) -> dict[str, float]:
+    def _play(self, began: float, pauses: Pauses, settle: float) -> dict[str, float]:
         done_at: float | None = None
-        stood = 0.0
+        paused = 0.0
         while True:
             now = time.monotonic() - began
-            before, stood = stood, standing.seconds(now)
-            self._stood(now, stood - before)
+            before, paused = paused, pauses.seconds(now)
+            self._note_pause(now, paused - before)
             for due in sorted((act for act in self._acts if act[0] <= now), key=lambda act: act[0]):
                 self._acts.remove(due)
                 due[1]()
@@ -104,7 +104,7 @@ class Script:
                 if entry.met_at is None and entry.met():
                     entry.met_at = now
                     assert now >= entry.start, f"{entry.what}: met at {now:.1f} s, before {entry.start} s"
-                assert entry.met_at is not None or now <= entry.end + entry.stood, (
+                assert entry.met_at is not None or now <= entry.end + entry.paused, (
                     f"{entry.what}: not met by {entry.end} s"
                 )
             if done_at is None and not self._acts and all(item.met_at is not None for item in self._expected):
@@ -116,7 +116,7 @@ class Script:
         self._expected.clear()
         return met
 
-    def _stood(self, now: float, seconds: float) -> None:
+    def _note_pause(self, now: float, seconds: float) -> None:
         for item in self._expected:
             if seconds > 0 and now > item.start:
-                item.stood += min(seconds, now - item.start)
+                item.paused += min(seconds, now - item.start)

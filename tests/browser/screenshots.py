@@ -156,6 +156,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help=f"of {', '.join(PICTURES)}; all unless named")
     parser.add_argument("--folder", type=Path, default=IMAGES)
     parser.add_argument("--speed", type=float, default=SPEED, help="how much faster the run is replayed")
-    reported = parser.parse_args()
-    for path in take(reported.folder, reported.names or PICTURES, reported.speed):
+    options = parser.parse_args()
+    for path in take(options.folder, options.names or PICTURES, options.speed):
         print(path)

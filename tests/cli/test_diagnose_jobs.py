@@ -357,9 +357,9 @@ def test_table_and_memory_are_bounded_for_many_jobs(
     most = 0
     real = several_jobs._Kept.take
 
-    def take(self: Any, *reported: Any) -> None:
+    def take(self: Any, *arguments: Any) -> None:
         nonlocal most
-        real(self, *reported)
+        real(self, *arguments)
         most = max(most, len(self._best))
 
     monkeypatch.setattr(several_jobs._Kept, "take", take)

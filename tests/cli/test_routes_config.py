@@ -132,8 +132,8 @@ escalate_urls = ["tgram://s3cr3t/1"]
 def test_all_mistakes_are_reported_together_and_the_rest_is_used(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
-    reported = [(problem.line, problem.message) for problem in config.problems]
-    assert [(line, said.split()[0]) for line, said in reported] == [
+    problems = [(problem.line, problem.message) for problem in config.problems]
+    assert [(line, said.split()[0]) for line, said in problems] == [
         (7, "alerts.routes[1].severity"),
         (8, "alerts.routes[1].quiet"),
         (9, "alerts.routes[1].timezone"),
@@ -148,17 +148,17 @@ def test_incidents_that_a_broken_route_can_match_go_to_all_chats(tmp_path: Path)
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
 
-    def reported(run: str, family: str) -> dict[str, float]:
+    def chats_of(run: str, family: str) -> dict[str, float]:
         found = routed_chats(
             config["alerts.urls"], config["alerts.routes"], run, "critical", family, "x", 1000.0
         )
         return {stop.url: stop.not_before for stop in found}
 
     everybody = {"slack://team": 0.0, "discord://sweeps": 0.0, "lark://prod": 0.0}
-    assert reported("sweep-3", "data") == everybody
-    assert reported("prod-1", "data") == {"lark://prod": 0.0, "tgram://s3cr3t/1": 1900.0}
-    assert reported("prod-1", "memory") == everybody | {"tgram://s3cr3t/1": 1900.0}
-    assert reported("mine", "data") == {"slack://team": 0.0}
+    assert chats_of("sweep-3", "data") == everybody
+    assert chats_of("prod-1", "data") == {"lark://prod": 0.0, "tgram://s3cr3t/1": 1900.0}
+    assert chats_of("prod-1", "memory") == everybody | {"tgram://s3cr3t/1": 1900.0}
+    assert chats_of("mine", "data") == {"slack://team": 0.0}
 
 
 @pytest.mark.parametrize(

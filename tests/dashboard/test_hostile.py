@@ -61,7 +61,7 @@ _FIELDS = (
 )
 
 
-def told_by(app: Any) -> Iterator[tuple[str, str]]:
+def shown_by(app: Any) -> Iterator[tuple[str, str]]:
     """Yield (kind of element, text) for each text of a page."""
     for element in app:
         proto = getattr(element, "proto", None)
@@ -73,8 +73,8 @@ def told_by(app: Any) -> Iterator[tuple[str, str]]:
         elif element.type == "component_instance":
             yield from ((element.type, text) for text in _within(json.loads(element.proto.json_args)))
         elif element.type == "bidi_component":
-            reported = json.loads(element.proto.mixed.json or element.proto.json)
-            yield from ((element.type, text) for text in _within(reported))
+            content = json.loads(element.proto.mixed.json or element.proto.json)
+            yield from ((element.type, text) for text in _within(content))
         elif proto is not None:
             for name in _FIELDS:
                 found = getattr(proto, name, None)
@@ -88,7 +88,7 @@ def told_by(app: Any) -> Iterator[tuple[str, str]]:
 def faults(app: Any) -> list[tuple[str, str]]:
     """Return the texts of a page that are active, hide or reverse other text, or are endless."""
     found = []
-    for kind, text in told_by(app):
+    for kind, text in shown_by(app):
         acts = _ACTS.search(text) if kind not in _VERBATIM else None
         in_chart = kind == "component_instance" and "<script" in text
         if acts or in_chart or _UNSEEN.search(text) or any(len(line) > 20_000 for line in text.split("\n")):
@@ -96,22 +96,22 @@ def faults(app: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _within(reported: Any) -> Iterator[str]:
+def _within(content: Any) -> Iterator[str]:
     """Yield every text in JSON, and in figures that are JSON strings, but no numbers."""
-    if isinstance(reported, dict):
-        for name, value in reported.items():
+    if isinstance(content, dict):
+        for name, value in content.items():
             if name == "figure":
                 yield from _within(json.loads(value))
             # an incident's id is a link target that readers do not see
             elif name not in ("bdata", "name", "key"):
                 yield from _within(value)
-            elif name == "name" and "type" in reported:
+            elif name == "name" and "type" in content:
                 yield value
-    elif isinstance(reported, list):
-        for value in reported:
+    elif isinstance(content, list):
+        for value in content:
             yield from _within(value)
-    elif isinstance(reported, str):
-        yield reported
+    elif isinstance(content, str):
+        yield content
 
 
 RULE = """---
@@ -154,7 +154,7 @@ def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:
     """Return the page, after a check that it shows the text unchanged."""
     assert not app.exception, [item.value for item in app.exception]
     assert faults(app) == []
-    everything = "\n".join(text.replace("\\", "") for _, text in told_by(app))
+    everything = "\n".join(text.replace("\\", "") for _, text in shown_by(app))
     assert shows in everything
     return app
 
@@ -274,8 +274,8 @@ def test_custom_rule_page_shows_hostile_text_as_text(
     words = (
         "<script>alert(1)</script> $HOME and $x$ :red[y] :material/delete: ![i](http://evil.example/i.png)"
     )
-    reported = RULE.format(title="<script>alert(1)</script> :red[y]", text=words)
-    (folder / "house-rule.md").write_text(reported)
+    rule_page = RULE.format(title="<script>alert(1)</script> :red[y]", text=words)
+    (folder / "house-rule.md").write_text(rule_page)
     for name, value in to_environment(replace(page_settings, rules=(str(tmp_path / "rules"),))).items():
         monkeypatch.setenv(name, value)
     app = page("rules", rule="house-rule")
@@ -305,12 +305,10 @@ def test_health_page_shows_hostile_text_as_text(
 
 def test_text_of_a_rule_page_keeps_only_its_markdown() -> None:
     own = "Set `$A:red[x]` or $HOME at 10:30, see https://x.example/a:b, **n** :red[x] ![i](u)\n```\n$B\n```"
-    reported = escaped_page(own)
-    assert "`$A:red[x]`" in reported and "```\n$B\n```" in reported and "**n**" in reported
-    assert (
-        r"\$HOME" in reported and r"\:red[x]" in reported and r"\![i]" in reported and "https://x" in reported
-    )
-    assert escaped_page(reported) == reported
+    escaped = escaped_page(own)
+    assert "`$A:red[x]`" in escaped and "```\n$B\n```" in escaped and "**n**" in escaped
+    assert r"\$HOME" in escaped and r"\:red[x]" in escaped and r"\![i]" in escaped and "https://x" in escaped
+    assert escaped_page(escaped) == escaped
 
 
 def test_verbatim_text_is_bounded_and_inactive() -> None:

@@ -39,12 +39,12 @@ def page(metrics: RunMetrics, port: int = 19400) -> list[Reading]:
     return parse(generate_latest(metrics.registry).decode(), port)
 
 
-def reported(agent: str, name: str, value: float, rank: int | None = None, **labels: str) -> Reading:
+def reading(agent: str, name: str, value: float, rank: int | None = None, **labels: str) -> Reading:
     return Reading(RUN, f"stallwatch_{name}", rank, json.dumps(labels) if labels else "", value, agent)
 
 
 def three(second: float, *steps: float) -> list[Reading]:
-    return [reported(f"n{n}:1", "step", step) for n, step in enumerate(steps, 1)]
+    return [reading(f"n{n}:1", "step", step) for n, step in enumerate(steps, 1)]
 
 
 def test_metrics_page_names_the_host_only_of_runs_over_hosts() -> None:
@@ -57,7 +57,7 @@ def test_reports_of_hosts_are_stored_separately_and_read_together() -> None:
     for second in range(5):
         store.write(three(second, second, second + 2, second + 1), 100.0 + second)
         store.write(
-            [reported("n1:1", "log_bytes_total", 10.0), reported("n2:1", "log_bytes_total", 5.0)], 100.0
+            [reading("n1:1", "log_bytes_total", 10.0), reading("n2:1", "log_bytes_total", 5.0)], 100.0
         )
     assert store.latest(RUN, "stallwatch_step") == {(None, ""): 6.0}
     assert store.latest(RUN, "stallwatch_log_bytes_total") == {(None, ""): 15.0}
@@ -74,8 +74,8 @@ def test_constant_values_of_several_hosts_need_no_new_points() -> None:
 
 def test_rank_belongs_to_the_host_that_reported_it_last() -> None:
     store = MetricStore()
-    store.write([reported("n1:1", "rank_step", 1, rank=0), reported("n2:1", "rank_step", 1, rank=8)], 100.0)
-    store.write([reported("n1:1", "rank_step", 2, rank=0), reported("n3:1", "rank_step", 2, rank=8)], 200.0)
+    store.write([reading("n1:1", "rank_step", 1, rank=0), reading("n2:1", "rank_step", 1, rank=8)], 100.0)
+    store.write([reading("n1:1", "rank_step", 2, rank=0), reading("n3:1", "rank_step", 2, rank=8)], 200.0)
     found = frames.from_store(store, RUN)
     assert found.hosts == {0: "n1", 8: "n3"}
     assert list(found.rank_steps["rank"]) == [0, 0, 8, 8] and list(found.rank_steps["v"]) == [1, 2, 1, 2]
@@ -84,10 +84,10 @@ def test_rank_belongs_to_the_host_that_reported_it_last() -> None:
 
 def test_values_of_a_lost_host_expire() -> None:
     store = MetricStore()
-    store.write([reported("n1:1", "stalled", 0), reported("n2:1", "stalled", 1)], 100.0)
+    store.write([reading("n1:1", "stalled", 0), reading("n2:1", "stalled", 1)], 100.0)
     assert store.latest(RUN, "stallwatch_stalled") == {(None, ""): 1.0}
     for second in (130.0, 161.0):
-        store.write([reported("n1:1", "stalled", 0)], second)
+        store.write([reading("n1:1", "stalled", 0)], second)
     assert store.latest(RUN, "stallwatch_stalled") == {(None, ""): 0.0}
 
 
@@ -106,7 +106,7 @@ def test_run_ends_when_all_hosts_ended_or_one_failed(endings: dict[str, str], en
     store.write(three(0, 5, 5), 151.0)
     store.write(
         [
-            reported(f"{host}:1", "end_timestamp_seconds", ends[host], ending=kind)
+            reading(f"{host}:1", "end_timestamp_seconds", ends[host], ending=kind)
             for host, kind in endings.items()
         ],
         151.0,
@@ -121,11 +121,11 @@ def test_phases_and_step_times_come_from_one_host_at_a_time() -> None:
         store.write(
             [
                 *(
-                    reported(agent, "phase", float(name == phase), stallwatch_phase=name)
+                    reading(agent, "phase", float(name == phase), stallwatch_phase=name)
                     for name in ("train", "save", "idle")
                 ),
-                reported(agent, "step_duration_seconds_sum", seconds),
-                reported(agent, "step_duration_seconds_count", steps),
+                reading(agent, "step_duration_seconds_sum", seconds),
+                reading(agent, "step_duration_seconds_count", steps),
             ],
             at,
         )
@@ -172,9 +172,9 @@ def test_trends_of_several_hosts_are_combined_after_a_restart(tmp_path: Path) ->
         readings = []
         for agent, seconds in (("n1:1", 2.0), ("n2:1", 5.0)):
             readings += [
-                reported(agent, "loss", seconds + 1 / (1 + step)),
-                reported(agent, "step_duration_seconds_sum", seconds * step),
-                reported(agent, "step_duration_seconds_count", step),
+                reading(agent, "loss", seconds + 1 / (1 + step)),
+                reading(agent, "step_duration_seconds_sum", seconds * step),
+                reading(agent, "step_duration_seconds_count", step),
             ]
         store.write(readings, 100.0 + step)
     before = store.summaries([RUN], 130.0)[RUN]

@@ -50,7 +50,7 @@ def watch_here() -> CheckpointWatch:
     return CheckpointWatch(begin=lambda job: job())
 
 
-def reported(path: Path) -> dict[str, Any]:
+def save_event(path: Path) -> dict[str, Any]:
     return {"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(path)}
 
 
@@ -61,13 +61,13 @@ def seen(watched: CheckpointWatch, *times: float) -> list[str]:
 
 def test_empty_tensors_are_reported_after_two_checks(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [0])
-    watch_here.take(reported(file), 7, 0.0)
+    watch_here.take(save_event(file), 7, 0.0)
     sure = SETTLED_SECONDS + SURE_SECONDS + 2
     assert seen(watch_here, 1.0, SETTLED_SECONDS, SETTLED_SECONDS + 1, sure - 1) == []
     (match,) = watch_here.look(sure)
     assert (match.rule, match.line.number, match.line.rank) == (EMPTY, 7, 0)
     assert str(file) in match.line.text and "head.weight" in match.line.text
-    watch_here.take(reported(file), 8, sure)
+    watch_here.take(save_event(file), 8, sure)
     assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # the rule was reported before
 
 
@@ -75,7 +75,7 @@ def test_file_that_is_still_being_written_is_not_reported(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.take(reported(file), 1, 0.0)
+    watch_here.take(save_event(file), 1, 0.0)
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
     weights(file, [100])
     assert seen(watch_here, *range(12, 200)) == []
@@ -106,7 +106,7 @@ def test_long_save_is_not_reported(
 ) -> None:
     """This holds if the writer's file descriptors are readable, and if only the growth of the file shows."""
     path, write = saved_slowly
-    watch_here.take(reported(path), 1, 0.0)
+    watch_here.take(save_event(path), 1, 0.0)
     pids = {os.getpid()} if readable else set()
     now = 0
     while now % every or write():
@@ -121,7 +121,7 @@ def test_open_file_is_waited_for(
 ) -> None:
     path, write = saved_slowly
     write()
-    watch_here.take(reported(path), 1, 0.0)
+    watch_here.take(save_event(path), 1, 0.0)
     assert [match for now in range(2000) for match in watch_here.look(float(now), {os.getpid()})] == []
     # the run is over, so the file stays incomplete
     assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]
@@ -136,7 +136,7 @@ def test_file_written_by_a_child_of_the_rank_is_waited_for(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "open\n"
-        watch_here.take(reported(file), 1, 0.0)
+        watch_here.take(save_event(file), 1, 0.0)
         assert [match for now in range(100) for match in watch_here.look(float(now), {os.getpid()})] == []
         child.communicate("\n")
     found = [match.rule for now in range(100, 150) for match in watch_here.look(float(now), {os.getpid()})]
@@ -147,21 +147,21 @@ def test_repaired_checkpoint_is_withdrawn_and_reported_again(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.take(reported(file), 1, 0.0)
+    watch_here.take(save_event(file), 1, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT]
     assert watch_here.take_repaired() == []
     weights(file, [100])
     assert seen(watch_here, *map(float, range(100, 200))) == []
     assert watch_here.take_repaired() == [CORRUPT] and watch_here.take_repaired() == []
     weights(file, [100], cut=30)
-    watch_here.take(reported(file), 2, 200.0)
+    watch_here.take(save_event(file), 2, 200.0)
     assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
 
 
 def test_finding_stays_open_while_another_file_is_broken(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     files = [weights(tmp_path / name / "model.safetensors", [100], cut=30) for name in ("a", "b")]
     for number, file in enumerate(files):
-        watch_here.take(reported(file), number, 0.0)
+        watch_here.take(save_event(file), number, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT, CORRUPT]
     files[0].unlink()
     assert seen(watch_here, *map(float, range(100, 200))) == [] and watch_here.take_repaired() == []
@@ -171,22 +171,22 @@ def test_finding_stays_open_while_another_file_is_broken(watch_here: CheckpointW
 
 def test_end_of_a_run_requires_one_check(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.take(reported(file), 1, 0.0)
+    watch_here.take(save_event(file), 1, 0.0)
     assert [match.rule for match in watch_here.finish(1.0)] == [CORRUPT]
 
 
 def test_files_in_a_folder_are_checked_with_it(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
-    watch_here.take(reported(file), 1, 0.0)
-    watch_here.take(reported(file.parent), 2, 1.0)
+    watch_here.take(save_event(file), 1, 0.0)
+    watch_here.take(save_event(file.parent), 2, 1.0)
     assert [match.line.number for match in watch_here.finish(1.0)] == [2]
 
 
 def test_complete_and_removed_checkpoints_are_not_reported(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
-    watch_here.take(reported(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
-    watch_here.take(reported(tmp_path / "rotated-away"), 2, 0.0)
+    watch_here.take(save_event(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
+    watch_here.take(save_event(tmp_path / "rotated-away"), 2, 0.0)
     watch_here.take({"kind": "checkpoint", "path": 3}, 3, 0.0)
     assert seen(watch_here, *range(200)) == []
     assert watch_here.finish(200.0) == []
@@ -197,7 +197,7 @@ def test_hanging_file_system_does_not_block_the_agent(tmp_path: Path) -> None:
     watched = CheckpointWatch(
         begin=lambda job: threading.Thread(target=lambda: (hangs.wait(), job())).start()
     )
-    watched.take(reported(weights(tmp_path / "model.safetensors", [0])), 1, 0.0)
+    watched.take(save_event(weights(tmp_path / "model.safetensors", [0])), 1, 0.0)
     assert seen(watched, *range(100)) == []
     hangs.set()
     assert [match.rule for match in watched.finish(101.0)] == [EMPTY]
@@ -206,9 +206,9 @@ def test_hanging_file_system_does_not_block_the_agent(tmp_path: Path) -> None:
 def test_hanging_check_does_not_prevent_later_checks(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
-    watched.take(reported(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
+    watched.take(save_event(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
     assert seen(watched, SETTLED_SECONDS) == [] and len(jobs) == 1  # the check never runs
-    watched.take(reported(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
+    watched.take(save_event(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
     assert seen(watched, 40.0, SETTLED_SECONDS + PATIENCE_SECONDS - 1) == [] and len(jobs) == 1
     later = SETTLED_SECONDS + PATIENCE_SECONDS
     assert seen(watched, later) == [] and len(jobs) == 2
@@ -227,7 +227,7 @@ def test_number_of_hanging_checks_is_bounded(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
     for number in range(50):
-        watched.take(reported(tmp_path / str(number)), number, 1000.0 * number)
+        watched.take(save_event(tmp_path / str(number)), number, 1000.0 * number)
         assert seen(watched, 1000.0 * number + SETTLED_SECONDS) == []
     assert len(jobs) == 4
 
@@ -238,7 +238,7 @@ def test_repeatedly_overwritten_checkpoint_is_reported(watch_here: CheckpointWat
     found = []
     for now in range(100):
         if now % 15 == 0:
-            watch_here.take(reported(file), now, float(now))
+            watch_here.take(save_event(file), now, float(now))
         found += watch_here.look(float(now))
     assert [match.rule for match in found] == [EMPTY]
 
@@ -247,10 +247,10 @@ def test_fault_of_a_file_is_kept_when_its_folder_is_reported(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
-    watch_here.take(reported(file), 1, 0.0)
+    watch_here.take(save_event(file), 1, 0.0)
     sure = SETTLED_SECONDS + SURE_SECONDS + 2
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
-    watch_here.take(reported(file.parent), 2, sure - SETTLED_SECONDS)
+    watch_here.take(save_event(file.parent), 2, sure - SETTLED_SECONDS)
     assert seen(watch_here, sure, sure + 1) == [EMPTY]
 
 
@@ -267,8 +267,8 @@ def test_error_in_a_check_is_reported_once_without_traceback(
     watched = run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
     (tmp_path / "odd").touch()
-    watched.take(reported(tmp_path / "odd"), 1, run.now)
-    watched.take(reported(file), 2, run.now)
+    watched.take(save_event(tmp_path / "odd"), 1, run.now)
+    watched.take(save_event(file), 2, run.now)
     run.wait(60)
     assert [incident.rule for incident in run.sent] == [EMPTY]
     (notice,) = run.notices
@@ -282,7 +282,7 @@ def test_checkpoint_incident_of_an_earlier_agent_stays_open(
     run = watch(language=language)
     run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
-    run.agent._intake._checkpoints.take(reported(file), 1, run.now)
+    run.agent._intake._checkpoints.take(save_event(file), 1, run.now)
     run.wait(60)
     assert [(incident.rule, incident.status) for incident in run.sent] == [(EMPTY, "open")]
     run.end("unknown", None)

@@ -37,7 +37,7 @@ def of_a_run(steps: int) -> list[str]:
     return ["loading the model", *(f"{{'loss': 2.5, 'step': {at}}}" for at in range(1, steps)), *DEATH]
 
 
-def reported(found: Diagnosis) -> tuple[Any, ...]:
+def outcome(found: Diagnosis) -> tuple[Any, ...]:
     primary = found.primary
     return (
         found.verdict,
@@ -62,7 +62,7 @@ def test_live_diagnosis_equals_the_later_diagnosis(
     path = tmp_path / "train.log"
     path.write_text("".join(f"{line}\n" for line in lines))
     dead, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert reported(live) == reported(dead)
+    assert outcome(live) == outcome(dead)
     assert live.primary is not None and live.primary.rule == "resume-checkpoint-failed"
 
 
@@ -89,7 +89,7 @@ def test_prefix_of_only_the_first_lines_is_rejected(
     path = tmp_path / "train.log"
     path.write_text("".join(f"{line}\n" for line in (*first, *then)))
     dead, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert reader.lead is None and reported(live)[1:] == reported(dead)[1:]
+    assert reader.lead is None and outcome(live)[1:] == outcome(dead)[1:]
 
 
 def test_memory_for_undecided_prefixes_is_bounded() -> None:

@@ -38,19 +38,19 @@ def test_conflicting_versions_are_found(versions: dict[str, str], rules: list[st
 
 
 def test_conditional_entries_apply_only_to_matching_runs() -> None:
-    def reported(versions: dict[str, str], used: str, **zero: object) -> list[str]:
+    def severities(versions: dict[str, str], used: str, **zero: object) -> list[str]:
         script = parse_script(used, "train.py")
         assert isinstance(script, Script)
         config = DsConfig({"zero_optimization": zero}, "ds.json")
         return [check_version.severity for check_version in check_versions(Run(config, [script], versions))]
 
     versions = {"trl": "0.14.0", "deepspeed": "0.16.4"}
-    assert reported(versions, "GRPOTrainer()", stage=3) == ["likely"]
-    assert not reported(versions, "GRPOTrainer()", stage=2)
-    assert not reported(versions, "SFTTrainer()", stage=3)
+    assert severities(versions, "GRPOTrainer()", stage=3) == ["likely"]
+    assert not severities(versions, "GRPOTrainer()", stage=2)
+    assert not severities(versions, "SFTTrainer()", stage=3)
     old = {"deepspeed": "0.15.3", "transformers": "4.44.2"}
-    assert not reported(old, "", stage=3)
-    assert len(reported(old, "", stage=3, stage3_prefetch_bucket_size="auto")) == 1
+    assert not severities(old, "", stage=3)
+    assert len(severities(old, "", stage=3, stage3_prefetch_bucket_size="auto")) == 1
 
 
 def test_each_entry_has_a_range_a_source_and_a_page(catalogue: Catalogue) -> None:

@@ -372,9 +372,9 @@ def test_step_with_all_values_equals_separate_values(
     probe.step(9, **{**NAMED, name: None})
     probe.step(10, **{**NAMED, name: float("nan")})
     probe.step(11, **{**NAMED, name: OnDevice()})
-    all_told, with_int, without, with_nan, on_device = (each.values for each in records(tmp_path))
+    all_values, with_int, without, with_nan, on_device = (each.values for each in records(tmp_path))
     expected = {**NAMED, "step": 7.0, "phase": 1.0, "beats": 3.0}
-    assert all_told == expected
+    assert all_values == expected
     assert with_int == {**expected, "step": 8.0, "step_seconds": 2.0, name: float(int(NAMED[name]))}
     del expected[name]
     lasting = {name: with_int[name]} if name in LASTING else {}

@@ -41,7 +41,7 @@ def probe(tmp_path: Path) -> Probe:
     return Probe(tmp_path, {"RANK": "0"})
 
 
-def reported(tmp_path: Path) -> list[dict[str, Any]]:
+def events_in(tmp_path: Path) -> list[dict[str, Any]]:
     """Return the events in the probe's file."""
     return [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
 
@@ -115,10 +115,10 @@ def test_only_modules_in_the_backward_pass_are_reported(probe: Probe, tmp_path: 
     model.teacher = nn.Linear(4, 4).eval()  # untrained although not frozen
     watch = EvalWatch(probe, armed.append, refused=False, clock=Turn())
     backward(watch, Engine(model), model.head, model.norm)
-    assert reported(tmp_path) == []
+    assert events_in(tmp_path) == []
     model.eval()
     backward(watch, Engine(model), model.norm, model.head)
-    (event,) = reported(tmp_path)
+    (event,) = events_in(tmp_path)
     assert (event["rule"], event["seen"]) == ("zero3-backward-in-eval-mode", "eval-silent")
     assert (event["module"], event["others"]) == ("head (Linear)", "1")
     assert event["place"].startswith(__file__ + ":")
@@ -130,14 +130,14 @@ def test_model_is_checked_periodically_and_after_evaluation(probe: Probe, tmp_pa
     backward(watch, engine, model.head)
     model.head.eval()
     backward(watch, engine, model.head)
-    assert reported(tmp_path) == []  # too soon
+    assert events_in(tmp_path) == []  # too soon
     clock.now = 1.5
     backward(watch, engine, model.head)
-    assert len(reported(tmp_path)) == 1
+    assert len(events_in(tmp_path)) == 1
     model.eval()
     model.other = nn.Linear(1, 1).eval()
     backward(watch, engine, model.other)  # without a delay, because the model as a whole has changed
-    assert [event["module"] for event in reported(tmp_path)] == ["head (Linear)", "other (Linear)"]
+    assert [event["module"] for event in events_in(tmp_path)] == ["head (Linear)", "other (Linear)"]
     backward(watch, engine)
     assert armed == [True, False, True, False]  # backward passes are watched only while there is a suspect
 
@@ -154,14 +154,14 @@ def test_deepspeed_version_determines_the_severity(
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(__version__=version))
     model.drop.eval()
     backward(watch, Engine(model), model.drop)
-    assert [event["seen"] for event in reported(tmp_path)] == seen
+    assert [event["seen"] for event in events_in(tmp_path)] == seen
 
 
 def test_deepspeed_that_raises_is_reported_with_every_module(probe: Probe, tmp_path: Path) -> None:
     model, armed = Tower(), list[bool]()
     model.drop.eval()
     backward(EvalWatch(probe, armed.append, refused=True, clock=Turn()), Engine(model), model.drop)
-    assert [(event["seen"], event["module"]) for event in reported(tmp_path)] == [
+    assert [(event["seen"], event["module"]) for event in events_in(tmp_path)] == [
         ("eval-refused", "drop (Dropout)")
     ]
 
@@ -210,7 +210,7 @@ def test_losses_are_checked_less_and_less_often(probe: Probe, tmp_path: Path) ->
     assert frame is not None
     for parameter in model.adapter:
         watch.begins(engine, parameter.sum(), frame)
-    assert [event["parameter"] for event in reported(tmp_path)] == [
+    assert [event["parameter"] for event in events_in(tmp_path)] == [
         f"adapter.{index - 1}" for index in (1, 2, 3, 4, 8, 16)
     ]
 
@@ -273,11 +273,11 @@ def test_trainers_that_cannot_save_are_reported_at_the_start(probe: Probe, tmp_p
         Reading(zero3(True)),
     ):
         look(trainer, probe)
-    assert reported(tmp_path) == []
+    assert events_in(tmp_path) == []
     look(Base(zero3(False)), probe)
     look(Swapping(zero3(True)), probe)
     look(Swapping(zero3(True), "no"), probe)
-    first, second = reported(tmp_path)  # the third trainer has the same class as the second
+    first, second = events_in(tmp_path)  # the third trainer has the same class as the second
     assert (first["rule"], first["saves"]) == ("zero3-weights-not-gathered-notice", "step 500")
     assert (second["rule"], second["trainer"]) == ("zero3-save-unwrapped-model", "Swapping")
     line = Swapping.save_model.__code__.co_firstlineno
@@ -302,7 +302,7 @@ def test_path_is_reported_again_for_a_later_checkpoint(probe: Probe, tmp_path: P
     written = Written(probe, clock)
     for clock.now in (0.0, AGAIN_SECONDS - 1, AGAIN_SECONDS):
         written.report("last.pt", "torch.save")
-    events = reported(tmp_path)
+    events = events_in(tmp_path)
     assert [(event["kind"], event["path"]) for event in events] == [
         ("checkpoint", str(Path("last.pt").absolute()))
     ] * 2
@@ -314,7 +314,7 @@ def test_files_of_a_checkpoint_are_reported_as_one_folder(probe: Probe, tmp_path
     for clock.now, name in ((0.0, "optimizer.pt"), (1.0, "scheduler.pt"), (FOLDER_SECONDS, "rng_state.pth")):
         written.report(folder_of(Path("/out/checkpoint-8", name)), "torch.save")
     written.report("/out/checkpoint-8", "trainer")  # the trainer reports that the folder is complete
-    assert [(event["path"], event["by"]) for event in reported(tmp_path)] == [
+    assert [(event["path"], event["by"]) for event in events_in(tmp_path)] == [
         ("/out/checkpoint-8", "torch.save"),
         ("/out/checkpoint-8", "torch.save"),
         ("/out/checkpoint-8", "trainer"),
@@ -326,7 +326,7 @@ def test_excess_checkpoints_are_counted(probe: Probe, tmp_path: Path) -> None:
     written = Written(probe, Turn())
     for number in range(MOST_REPORTS + 3):
         written.report(f"/out/{number}.pt", "torch.save")
-    assert len(reported(tmp_path)) == MOST_REPORTS
+    assert len(events_in(tmp_path)) == MOST_REPORTS
     (ring,) = map(RingReader, tmp_path.glob("*.ring"))
     ring.read()
     assert ring.dropped_events == 3

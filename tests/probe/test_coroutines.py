@@ -37,7 +37,7 @@ async def rollouts(answers: dict[int, asyncio.Future[None]]) -> None:
     await asyncio.gather(*[reward(number, answers) for number in answers])
 
 
-async def training(reported: list[Any]) -> None:
+async def training(answered: list[Any]) -> None:
     loop = asyncio.get_running_loop()
     answers = {number: loop.create_future() for number in range(3)}
     answers[0].set_result(None)
@@ -47,12 +47,12 @@ async def training(reported: list[Any]) -> None:
         """Sample the stacks until the tasks are in their final places, then let them continue."""
         until = time.monotonic() + 120
         try:
-            while not reported and time.monotonic() < until:
+            while not answered and time.monotonic() < until:
                 answer = stacks()
-                if len(tasks_of(answer)) == 5 and activity_of_rank(asked(answer)).place.endswith(
+                if len(tasks_of(answer)) == 5 and activity_of_rank(answer_of(answer)).place.endswith(
                     " in reward"
                 ):
-                    reported.append(answer)
+                    answered.append(answer)
                 time.sleep(0.01)
         finally:
             for each in (answers[1], answers[2]):
@@ -69,7 +69,7 @@ def tasks_of(answer: Any) -> list[ThreadStack]:
     return [thread for thread in from_probe(answer) if thread.task]
 
 
-def asked(answer: Any) -> RankAnswer:
+def answer_of(answer: Any) -> RankAnswer:
     return RankAnswer(0, 1, "probe", threads=from_probe(answer))
 
 
@@ -83,14 +83,14 @@ def test_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
         "rollouts",
         "reward",
     ]
-    doing = activity_of_rank(asked(messages[0]))
+    doing = activity_of_rank(answer_of(messages[0]))
     assert doing.kind == "code" and doing.place.endswith(" in reward")
     assert doing.place.startswith(f"{PurePath(__file__).name}:")
-    told_of = listing(fold([asked(messages[0])], time=0.0), [asked(messages[0])])
-    assert "  task heartbeat, innermost call last:" in told_of
-    assert told_of.count("task without a name (awaited), ") == 3
-    assert told_of.count("task without a name, ") == 1  # the other task that `gather` waits for
-    assert fold([asked(messages[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
+    listed = listing(fold([answer_of(messages[0])], time=0.0), [answer_of(messages[0])])
+    assert "  task heartbeat, innermost call last:" in listed
+    assert listed.count("task without a name (awaited), ") == 3
+    assert listed.count("task without a name, ") == 1  # the other task that `gather` waits for
+    assert fold([answer_of(messages[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
 
 
 def test_loop_that_runs_is_where_its_thread_is() -> None:
@@ -104,7 +104,7 @@ def test_loop_that_runs_is_where_its_thread_is() -> None:
         while other.is_alive():
             time.sleep(0.001)
         task.cancel()
-        return asked(messages[0])
+        return answer_of(messages[0])
 
     doing = activity_of_rank(run(training()))
     assert doing.place.endswith("training")

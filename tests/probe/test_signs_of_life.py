@@ -25,7 +25,7 @@ def step(model, optimizer, times=1):
 """
 
 
-def reported(one: Trained) -> dict[str, list[object]]:
+def shown_by(one: Trained) -> dict[str, list[object]]:
     found: dict[str, list[object]] = json.loads(one.printed.splitlines()[-1])
     return found
 
@@ -155,7 +155,7 @@ class TestLightning:
 
     @trains(LIGHTNING)
     def test_validation_of_lightning_is_an_evaluation(self, trained: list[Trained]) -> None:
-        assert reported(trained[0]) == {
+        assert shown_by(trained[0]) == {
             "validation 0": ["init"],
             "epoch 0": ["train"],
             "validation 4": ["eval"],
@@ -170,7 +170,7 @@ class TestTorch:
     @trains(SWITCHES)
     def test_model_that_is_switched_to_evaluation_is_evaluated(self, trained: list[Trained]) -> None:
         """The switch counts only after the first step, and not for parts or copies of the model."""
-        assert reported(trained[0]) == {
+        assert shown_by(trained[0]) == {
             "before": ["init"],
             "step": ["train", None],
             "parts": ["train", None],
@@ -191,7 +191,7 @@ class TestTorch:
     @trains(SAVES)
     def test_saves_after_the_first_step_are_phases(self, trained: list[Trained]) -> None:
         """The phase ends with the next batch; within an evaluation, the evaluation continues."""
-        found = reported(trained[0])
+        found = shown_by(trained[0])
         assert [found[name][0] for name in ("before", "beside", "save", "batch")] == [
             "init",
             "train",
@@ -207,7 +207,7 @@ class TestTorch:
 
     @trains(BATCHES)
     def test_batches_are_counted_where_they_are_handed_out(self, trained: list[Trained]) -> None:
-        assert reported(trained[0]) == {
+        assert shown_by(trained[0]) == {
             "begun": ["init", 0, 1, 0],
             "asked": ["init", 0, 1, 0],
             "whole": ["init", 4, 1, 4],
@@ -219,5 +219,5 @@ class TestTorch:
     @trains(FOLDS)
     def test_each_training_after_the_first_is_announced(self, trained: list[Trained]) -> None:
         """Alternating optimizers belong to the same training."""
-        reported = "".join(path.read_text() for path in trained[0].ranks.rings.glob("*.jsonl"))
-        assert [json.loads(line)["kind"] for line in reported.splitlines()].count("training") == 1
+        events = "".join(path.read_text() for path in trained[0].ranks.rings.glob("*.jsonl"))
+        assert [json.loads(line)["kind"] for line in events.splitlines()].count("training") == 1

@@ -31,7 +31,7 @@ LOOK = 0.02
 GRACE = 30.0  # seconds, as in torchrun (torch 2.13, torch/distributed/elastic/multiprocessing/api.py)
 
 
-def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> None:
+def become_rank(rank: int, ranks: int, logs: Path | None, port_pipe: int) -> None:
     """Become a rank in a forked process, after the port of the store is known."""
     if logs is not None:
         own = logs / "run" / "attempt_0" / str(rank)
@@ -40,7 +40,7 @@ def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> Non
             file = os.open(own / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(file, number)
             os.close(file)
-    with os.fdopen(told_port) as pipe:
+    with os.fdopen(port_pipe) as pipe:
         port = pipe.readline().strip()
     if not port:
         sys.exit("the launcher is gone")
@@ -67,7 +67,7 @@ def launch(ranks: int, logs: Path | None, abandoned: Callable[[], bool]) -> int:
     assert threading.active_count() == 1, "a fork has no threads"
     pipes = [os.pipe() for _ in range(ranks)]
     children: dict[int, int] = {}
-    for rank, (told_port, _) in enumerate(pipes):
+    for rank, (port_pipe, _) in enumerate(pipes):
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -76,7 +76,7 @@ def launch(ranks: int, logs: Path | None, abandoned: Callable[[], bool]) -> int:
                 os.close(write)
                 if number != rank:
                     os.close(read)
-            become_rank(rank, ranks, logs, told_port)
+            become_rank(rank, ranks, logs, port_pipe)
             return rank
         children[pid] = rank
     for read, _ in pipes:

@@ -104,7 +104,7 @@ def watch(
         raise NotWatched(output.read_text(errors="replace")[-2000:])
     if keep is not None:
         keep.write_bytes(b"".join(record.printed for record in merged_records(folder)))
-    seen = reported(folder)
+    seen = results_in(folder)
     seen.exit_code = child.returncode
     rings.into(seen)
     return seen
@@ -159,7 +159,7 @@ class Rings:
             reader.close()
 
 
-def reported(folder: Path) -> Seen:
+def results_in(folder: Path) -> Seen:
     """Return the results from the folder of an ended run."""
     lines = [record.printed.decode(errors="replace").strip() for record in merged_records(folder)]
     diagnosis = json.loads((folder / "diagnosis.json").read_text())

@@ -25,7 +25,7 @@ from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 T = TypeVar("T")
-_CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "told_language", "drawn_page"
+_CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "language_in_address", "drawn_page"
 _COOKIE = "stallwatch_language"
 _COOKIE_SECONDS = 365 * 86400
 CLICKED = ("open_incident",)  #: session keys with the ID of the item to open after a click in a fragment

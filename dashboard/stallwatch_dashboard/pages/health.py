@@ -76,7 +76,7 @@ def _versions() -> None:
     if (found := health.disk(shared().settings.home)) is not None:
         st.markdown(f"#### {say('disk')}")
         st.text(str(shared().settings.home))
-        st.text(say("disk_told", *map(formats.byte_size, found)))
+        st.text(say("disk_use", *map(formats.byte_size, found)))
 
 
 head(say("health"))

@@ -25,7 +25,7 @@ from stallwatch_exporter.stacks.evidence import Evidence
 from stallwatch_exporter.stacks.gathering import wait_for
 from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_rules.endings import Ending
+from stallwatch_rules.endings import Ending, signal_name
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
@@ -60,7 +60,8 @@ def run_line(
     if status is None:
         how = f"was killed after {patience:.0f} s"
     elif status < 0:
-        how = f"was ended by signal {-status} after {time.monotonic() - begin:.1f} s"
+        by = signal_name(status) or f"signal {-status}"
+        how = f"was ended by {by} after {time.monotonic() - begin:.1f} s"
     else:
         how = f"exited with code {status} after {time.monotonic() - begin:.1f} s"
     if status and text.strip():

@@ -98,7 +98,7 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     """
     if ranks_run_continued_without(left, facts):
         who = some_ranks({process.rank for process in left if process.rank is not None})
-        step = span_of_steps([process.step for process in left if process.step is not None] or [0])
+        step = span_of_steps([process.step for process in left if process.step is not None])
         more = max(process.behind for process in left)
         return Judgement("degrading", message("diagnosis.left-behind", who=who, step=step, more=more))
     if not left or facts.complete or facts.failed_otherwise:
@@ -132,4 +132,4 @@ def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message
     steps = [process.step for process in left if process.step is not None]
     subject = some_ranks(ranks) if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
-    return message(f"diagnosis.{key}", who=subject, step=span_of_steps(steps or [0]))
+    return message(f"diagnosis.{key}", who=subject, step=span_of_steps(steps))

@@ -13,7 +13,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.folding import line
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks, ThreadStack
 from stallwatch_rules.stacks.sentences import sentence
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import counted, fold_ranks
 
 _MOST_THREADS = 32
 _ORIGINS = {
@@ -69,8 +69,7 @@ def _lines(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str) -> Iterat
         for thread in first.threads[:_MOST_THREADS]:
             yield from _thread(thread)
         if len(first.threads) > _MOST_THREADS:
-            more = len(first.threads) - _MOST_THREADS
-            yield f"  {more} more {'thread' if more == 1 else 'threads'}"
+            yield f"  {counted(len(first.threads) - _MOST_THREADS, 'more thread')}"
 
 
 def _about(rank: RankAnswer) -> Iterator[str]:

@@ -165,8 +165,8 @@ def _digest_line(
 
 
 def span_of_steps(steps: Collection[int]) -> int | str:
-    """Return a step, or the first and the last of several steps: ``29`` or ``3–7``."""
-    first, last = min(steps), max(steps)
+    """Return a step, or the first and the last of several steps: ``29`` or ``3–7``; 0 if there are none."""
+    first, last = min(steps, default=0), max(steps, default=0)
     return first if first == last else f"{first}–{last}"
 
 

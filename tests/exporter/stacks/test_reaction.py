@@ -107,8 +107,10 @@ def test_failed_or_slow_command_is_reported() -> None:
     notices: list[str] = []
     run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
     run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
+    run_line("kill -TERM $$", STALL, {}, notices.append)
     assert "exited with code 3" in notices[0] and notices[0].endswith(": no such job")
     assert "was killed after" in notices[1]
+    assert "was ended by SIGTERM after" in notices[2]
 
 
 def test_unknown_variables_are_empty() -> None:

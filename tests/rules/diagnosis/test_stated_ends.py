@@ -94,7 +94,7 @@ def test_each_start_has_its_own_stated_ending(catalogue: Catalogue, matcher: Mat
         assert found.verdict == verdicts[-1]
 
 
-def test_newest_start_counts_even_if_starts_are_not_told_apart() -> None:
+def test_newest_start_counts_even_if_starts_are_not_distinguished() -> None:
     first, newest = (stated_end(Line(said(KILLED, at).rstrip(), "slurm-1.out", 7)) for at in (AT, AT + 70))
     assert first is not None and newest is not None
     assert chosen_end(first, newest) is newest and chosen_end(newest, first) is newest

@@ -36,7 +36,7 @@ def new(*texts: str, baseline: str = "") -> list[NewLines]:
     return reading.diagnose(ending=FAILED).new_lines
 
 
-def reported(found: list[NewLines]) -> list[str]:
+def templates_of(found: list[NewLines]) -> list[str]:
     return [item.template for item in found]
 
 
@@ -58,7 +58,7 @@ def test_most_severe_line_comes_first() -> None:
 
 def test_line_of_another_rank_during_steps_is_not_new() -> None:
     first = steps(1, 9, "[rank0]: ") + "[rank0]: the pump of shard 9 stopped\n"
-    assert reported(new(first)) == ["the pump of shard <n> stopped"]
+    assert templates_of(new(first)) == ["the pump of shard <n> stopped"]
     second = steps(1, 5, "[rank1]: ") + "[rank1]: the pump of shard 1 stopped\n" + steps(5, 9, "[rank1]: ")
     assert new(first + second) == []
 
@@ -66,8 +66,8 @@ def test_line_of_another_rank_during_steps_is_not_new() -> None:
 def test_lines_before_the_first_step_belong_to_the_startup() -> None:
     start = "[rank1]: [ERROR] the pump of shard 9 is new\n"
     assert new(start + steps(1, 9, "[rank0]: ")) == []
-    assert reported(new(start + steps(1, 3, "[rank0]: "))) == ["[ERROR] the pump of shard <n> is new"]
-    assert reported(new(steps(1, 9, "[rank0]: ") + start)) == ["[ERROR] the pump of shard <n> is new"]
+    assert templates_of(new(start + steps(1, 3, "[rank0]: "))) == ["[ERROR] the pump of shard <n> is new"]
+    assert templates_of(new(steps(1, 9, "[rank0]: ") + start)) == ["[ERROR] the pump of shard <n> is new"]
 
 
 def test_new_lines_of_ranks_are_folded() -> None:
@@ -81,18 +81,18 @@ def test_new_lines_of_ranks_are_folded() -> None:
 
 def test_only_errors_are_new_without_steps() -> None:
     text = "loading the weights of the model\n[ERROR] the shard server is silent\n"
-    assert reported(new(text)) == ["[ERROR] the shard server is silent"]
+    assert templates_of(new(text)) == ["[ERROR] the shard server is silent"]
 
 
 def test_baseline_excludes_known_lines() -> None:
     end = "the pump of shard 3 stopped\nall good things end here\n"
     assert len(new(steps(1, 9) + end)) == 2
-    assert reported(new(steps(1, 9) + end, baseline=steps(1, 3) + "the pump of shard 8 stopped\n")) == [
+    assert templates_of(new(steps(1, 9) + end, baseline=steps(1, 3) + "the pump of shard 8 stopped\n")) == [
         "all good things end here"
     ]
     early = "the pump of shard 3 stopped\n" + steps(1, 9)
     assert new(early) == []
-    assert reported(new(early, baseline=steps(1, 9))) == ["the pump of shard <n> stopped"]
+    assert templates_of(new(early, baseline=steps(1, 9))) == ["the pump of shard <n> stopped"]
 
 
 def test_healthy_run_has_no_new_lines() -> None:
@@ -159,7 +159,7 @@ def test_new_word_in_a_known_line_is_not_new() -> None:
     ],
 )
 def test_common_lines_after_failures_are_not_reported(line: str) -> None:
-    assert reported(new(steps(1, 9) + f"{line}\nthe pump stopped: cannot go on\n")) == [
+    assert templates_of(new(steps(1, 9) + f"{line}\nthe pump stopped: cannot go on\n")) == [
         "the pump stopped: cannot go on"
     ]
 

@@ -23,7 +23,7 @@ SEARCHES = ("Find the rank", "monitored_barrier", "找出没有打印")
 RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到卡住的原因")
 
 
-def stood(catalogue: Catalogue, stacks: StallStacks) -> Diagnosis:
+def stalled(catalogue: Catalogue, stacks: StallStacks) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS))
     return with_stacks(reading.diagnose(stalled=True), stacks, catalogue)
@@ -37,7 +37,7 @@ def texts_of(found: Diagnosis, language: str = "en") -> str:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_location_of_the_odd_rank_replaces_advice_to_find_it(catalogue: Catalogue, language: str) -> None:
-    found = stood(catalogue, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
+    found = stalled(catalogue, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
     assert not any(riddle in texts_of(found, language) for riddle in RIDDLES)
     assert found.primary is not None and "ddp.py:5" in render(found.primary.fixes[0], language)
     assert len(found.primary.fixes) > 2, "what the page says of other ranks stays"
@@ -74,7 +74,7 @@ def test_timeout_refers_to_the_rank_in_the_stacks(catalogue: Catalogue, language
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_single_process_waits_for_no_other_rank(catalogue: Catalogue, language: str) -> None:
-    found = stood(catalogue, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
+    found = stalled(catalogue, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "does not arrive", "没有到达", "all_gather")
     )
@@ -82,7 +82,7 @@ def test_single_process_waits_for_no_other_rank(catalogue: Catalogue, language: 
 
 
 def test_missing_stack_is_still_advised(catalogue: Catalogue) -> None:
-    found = stood(catalogue, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
+    found = stalled(catalogue, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
     assert "py-spy dump" in texts_of(found)
 
 
@@ -90,23 +90,23 @@ JOINS = StackGroup([0], "joining", what="init_process_group", place="train.py:5 
 INVALIDATED = "Invalidate trace cache @ step 10: expected module 28, but got module 20\n"
 
 
-@pytest.mark.parametrize(("language", "asked"), [("en", "MASTER_ADDR"), ("zh", "MASTER_ADDR")])
-def test_joining_ranks_wait_for_missing_ranks(catalogue: Catalogue, language: str, asked: str) -> None:
+@pytest.mark.parametrize(("language", "advised"), [("en", "MASTER_ADDR"), ("zh", "MASTER_ADDR")])
+def test_joining_ranks_wait_for_missing_ranks(catalogue: Catalogue, language: str, advised: str) -> None:
     stacks = StallStacks(0.0, 0.1, [JOINS])
-    found = stood(catalogue, stacks)
-    assert asked in texts_of(found, language) and "train.py:5" in texts_of(found, language)
+    found = stalled(catalogue, stacks)
+    assert advised in texts_of(found, language) and "train.py:5" in texts_of(found, language)
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
     )
     late = StallStacks(0.0, 0.1, [JOINS, STUCK], odd=[1], why="elsewhere")
-    assert asked not in texts_of(stood(catalogue, late), language), "the other one is here"
+    assert advised not in texts_of(stalled(catalogue, late), language), "the other one is here"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_ended_rank_is_reported_as_ended(catalogue: Catalogue, language: str) -> None:
     gone = StackGroup([1], "unknown", condition="ended")
     stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
-    found = stood(catalogue, stacks)
+    found = stalled(catalogue, stacks)
     assert not any(
         word in texts_of(found, language) for word in (*RIDDLES, "data loader", "TORCH_NCCL_TRACE")
     )
