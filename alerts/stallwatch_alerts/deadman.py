@@ -21,7 +21,7 @@ from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # maximum seconds between the checks of an agent that neither hangs nor has stopped
+_SILENT_SECONDS = 30.0  # seconds without a check of the run after which no ping is sent
 
 
 class Deadman:

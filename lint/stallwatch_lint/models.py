@@ -14,6 +14,10 @@ from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, scopes
 from stallwatch_rules.text.lazy import lazy
 
+#: Releases of TRL in which ``save_model`` of a trainer replaces the engine with the bare policy. In 0.11,
+#: ``PPOTrainer`` is a different class, which has no ``save_model``.
+_SAVES_BARE_POLICY = {"PPOv2Trainer": ">=0.11,<1.13", "PPOTrainer": ">=0.12,<1.13"}
+
 
 def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library replaces.
@@ -34,8 +38,8 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls to TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
-    In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. In 0.11 to
-    1.12, ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
+    In 0.12.2 and earlier, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. The
+    ``save_model`` method of the trainers in `_SAVES_BARE_POLICY` replaces the engine. Sources: trl 0.11.4 to
     1.13.0 (``trainer/online_dpo_trainer.py``, ``ppov2_trainer.py``, and ``ppo_trainer.py``, which is in
     ``experimental/ppo`` in later releases). The failures were reproduced with 0.11.4 and 0.12.2.
     """
@@ -51,8 +55,9 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
             sure = made and all(maker.last.endswith("Config") for maker in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
-    if run.stage == 3 and run.fits("trl", ">=0.11,<1.13"):
-        for call in script.called("PPOTrainer", "PPOv2Trainer"):
+    if run.stage == 3:
+        affected = [name for name, releases in _SAVES_BARE_POLICY.items() if run.fits("trl", releases)]
+        for call in script.called(*affected):
             yield diagnostic("ppo-save-unwrapped", script.at(call), call=call.last, trl=trl)
 
 

@@ -7,8 +7,8 @@ the DeepSpeed engine writes empty weights. This applies to a model that ``deepsp
 Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not
 gather weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0
 (``accelerator.py``, ``get_state_dict``) calls a method of the model that only the DeepSpeed engine has. The
-PPO trainers of TRL 0.11 to 1.12 fail for the same reason, because their ``save_model`` replaces the engine
-with a bare model.
+PPO trainers of TRL (PPOv2 in 0.11, PPO in 0.12 to 1.12) fail for the same reason, because their
+``save_model`` replaces the engine with a bare model.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the end of the first pause below a line of the stream, before which the line was printed."""
+        """Return the time after the first pause below a line. The line was printed before that time."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 

@@ -128,7 +128,7 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
     \b
     Watch a run:         stallwatch run -- torchrun --nproc-per-node 8 train.py
     Diagnose a run:      stallwatch diagnose logs/
-    Check before a run:  stallwatch check ds_config.json train.py
+    Check a setup:       stallwatch check ds_config.json train.py
     See all runs:        stallwatch dashboard
     See a demo:          stallwatch demo
     """

@@ -38,7 +38,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     "versions_file",
     type=PATH,
     metavar="FILE",
-    help="Read the versions from a file (requirements.txt or output of pip freeze), not the interpreter.",
+    help="Read the versions from a file (requirements.txt or output of pip freeze), not from Python.",
 )
 @click.option("--strict", is_flag=True, help="Also exit with 1 if a failure is only likely.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

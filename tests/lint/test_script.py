@@ -135,6 +135,8 @@ def test_trainer_that_cannot_save_is_reported() -> None:
     for trl in ("0.12.2", "0.19.1", "1.12.0"):
         assert found(text, trl=trl) == [("likely", "ppo-save-unwrapped", 2)]
     assert found(text, trl="1.13.0") == []
+    assert found(text, trl="0.11.4") == []  # a class without save_model
+    assert found(text.replace("PPO", "PPOv2"), trl="0.11.4") == [("likely", "ppo-save-unwrapped", 2)]
     assert found(text, {"zero_optimization": {"stage": 2}}, trl="0.12.2") == []
 
 

@@ -499,7 +499,7 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
     }
 
 
-_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters in a query; some earlier versions accept only 999
+_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters in a query; before 3.32, only 999
 
 
 def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

@@ -44,8 +44,8 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 # Seconds of silence after which an agent counts as lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
-# If this process was suspended for more than this number of seconds, another agent has taken over merging the
-# reports, and the data of this agent is out of date.
+# If this process was suspended for more than this number of seconds, another agent might have merged
+# the reports in the meantime, so this agent discards its data.
 _ABSENT_SECONDS = 15.0
 # Seconds of silence after which an agent is removed. Its open incidents close in any case.
 _FORGET_SECONDS = 900.0

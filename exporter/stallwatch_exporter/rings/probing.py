@@ -174,8 +174,8 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        # Process IDs from the rings that existed in this process's namespace at the last call. IDs from other
-        # namespaces usually do not exist in this namespace.
+        # IDs of the rings' processes that existed in this process's namespace at the last call. IDs from
+        # other namespaces usually do not exist in this namespace.
         self._alive: set[int] = set()
         self._exits = Exits()
 

@@ -1,7 +1,7 @@
 """Calculate the confidence in a primary cause, from tables of numbers that can be calibrated.
 
-The numbers are rough frequencies. For example, of the verdicts with a confidence of 0.9 or more, about nine
-in ten are expected to be right. Each number belongs to a named fact.
+The numbers are rough frequencies. For example, about nine in ten verdicts with a confidence of 0.9 are
+expected to be right. Each number belongs to a named fact.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
-#: Minimum number of such steps in a run that is known to have failed. The minimum is higher because the
+#: The corresponding number of steps in a run that is known to have failed. It is higher because the
 #: output of such a run might be out of order.
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
-#: Minimum number of such answers in a run that is known to have failed. The minimum is higher because the
+#: The corresponding number of answers in a run that is known to have failed. It is higher because the
 #: server might have answered pending requests.
 SERVED_BUT_DIED = 20
 
