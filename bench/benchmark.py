@@ -139,7 +139,7 @@ def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
         ranked = [item for item in scored if item.case.failed and item.case.rank is not None]
         counts = Counter(item.outcome for item in ended)
         row = [
-            tool,
+            f"`{tool}`",
             Share(counts["right"], len(ended)).measured,
             Share(counts["wrong"], len(ended)).measured,
             Share(counts["none"], len(ended)).measured,
@@ -155,7 +155,7 @@ def describe(cases: Sequence[Case]) -> str:
     kinds = Counter(case.kind for case in cases)
     benign = sum(not case.failed for case in cases)
     hangs = sum(case.hangs for case in cases)
-    listed = " and ".join(
+    listed = ", ".join(
         f"{count} {'from real runs' if kind == 'real run' else kind}" for kind, count in sorted(kinds.items())
     )
     return (
