@@ -55,9 +55,9 @@ def script() -> Any:
 
 
 @pytest.fixture
-def standing() -> Any:
+def pauses() -> Any:
     """Return a counter of the machine's pauses, at times that the test gives."""
-    return timescript.Standing()
+    return timescript.Pauses()
 
 
 class Shared:
