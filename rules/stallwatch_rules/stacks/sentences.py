@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
+
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
@@ -30,6 +32,7 @@ def sentence(stacks: StallStacks) -> Text:
     """
     if not stacks.groups:
         return ""
+    stacks = msgspec.structs.replace(stacks, groups=_joined_if_worded_alike(stacks))
     shown = _most_informative(stacks)
     left_out = sum(len(group.ranks) for group in stacks.groups) - sum(len(group.ranks) for group in shown)
     if stacks.hosts:
@@ -226,6 +229,18 @@ def placed(place: str) -> Text:
     """Return a location in code, such as ``train.py:42 in step``, as a message."""
     at, found, function = place.partition(" in ")
     return message("stacks.place", at=at, function=function) if found else place
+
+
+def _joined_if_worded_alike(stacks: StallStacks) -> list[StackGroup]:
+    """Join groups that differ only in facts that a sentence does not state, such as their last step."""
+    joined: dict[tuple[object, ...], StackGroup] = {}
+    for group in stacks.groups:
+        odd = group.ranks[0] in stacks.odd
+        key = (odd, state_of(group), group.what, group.place, group.note, group.locked_out, group.collective)
+        alike = joined.get(key)
+        ranks = group.ranks if alike is None else sorted([*alike.ranks, *group.ranks])
+        joined[key] = msgspec.structs.replace(alike or group, ranks=ranks)
+    return list(joined.values())
 
 
 def _most_informative(stacks: StallStacks) -> list[StackGroup]:

@@ -168,6 +168,15 @@ def test_rank_with_fewer_collectives_is_odd() -> None:
     )
 
 
+@pytest.mark.parametrize(("language", "says"), [("en", "Ranks 0, 2 wait in"), ("zh", "rank 0, 2 ")])
+def test_ranks_whose_last_steps_differ_share_a_clause(language: str, says: str) -> None:
+    found = folded_of(
+        rank(0, *WAIT, step=40), rank(1, TRAIN, LOADER, QUEUE, step=40), rank(2, *WAIT, step=41)
+    )
+    assert [group.ranks for group in found.groups] == [[0], [2], [1]]
+    assert says in render(sentence(found), language)
+
+
 def test_rank_with_another_operation_is_odd() -> None:
     ranks = [
         rank(n, *WAIT, recorded=recorder(9, 8, "broadcast" if n == 3 else "all_reduce")) for n in range(4)
