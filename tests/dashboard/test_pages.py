@@ -76,7 +76,7 @@ def test_runs_page_has_one_row_per_run(stuck: RunFolder, make_run: Callable[...,
     assert (first["Step"], first["of"], first["Incident"]) == (
         "57",
         "900",
-        "No step finished for longer than expected, and no error was reported",
+        "No step finished within the expected time, and no error was reported",
     )
 
 
