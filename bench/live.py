@@ -241,7 +241,7 @@ def main() -> None:
         )
         return
     results = options.resume or Path(f"bench-live-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-    # A shell's background job ignores Ctrl-C, and its child processes would inherit this behavior.
+    # A shell's background job ignores Control+C, and its child processes would inherit this behavior.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = Bench(results, options)
     if not options.table:

@@ -31,7 +31,7 @@ from stallwatch_rules.report.json import schema_1_verdict
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "live_programs"
 SETTLES = 6.0  #: seconds during which a second message about the same event can follow the first message
-ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM, and SIGKILL
+ENDS = 15.0  #: seconds between Control+C, SIGTERM, and SIGKILL
 _LATER = 10.0  #: seconds after the limit during which a message counts as late instead of missed
 _TICK = 0.2
 
@@ -141,7 +141,7 @@ class Run:
             time.sleep(SETTLES)  # the agent reads the last lines
 
     def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """End the program as its user would, first with Ctrl-C, and kill any remaining processes."""
+        """End the program as its user would, first with Control+C, and kill any remaining processes."""
         families = [_family(process) for process in processes]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             if all(process.poll() is not None for process in processes):

@@ -90,7 +90,7 @@ class Observed:
     verdict: str  #: final verdict of the diagnosis
     state: str  #: final state that the agent reports
     threshold: float | None = None  #: the longest stall threshold that the run published
-    stopped: float | None = None  #: time when the runner sent Ctrl-C to a hanging program
+    stopped: float | None = None  #: time when the runner sent Control+C to a hanging program
 
 
 @dataclass(frozen=True)

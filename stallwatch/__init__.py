@@ -70,7 +70,7 @@ def diagnose(
     logs of a healthy run. Lines that do not occur in these logs are reported as new. `packs` contains the
     names of opt-in rule packs, as for ``--rules-pack``.
 
-    If the file names show that the files belong to several jobs (such as ``slurm-1001.out`` and
+    If the filenames show that the files belong to several jobs (such as ``slurm-1001.out`` and
     ``slurm-1002.out``), the result is about a single job: the newest job with a problem or, if no job has a
     problem, the newest training job. The first note names the job. `job` selects a different job
     (``ValueError`` if it does not exist). `together` reads all files as one run.

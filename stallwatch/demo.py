@@ -75,7 +75,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        # Handle SIGTERM and a closed terminal in the same way as Ctrl-C, so that all child processes end.
+        # Handle SIGTERM and a closed terminal in the same way as Control+C, so that all child processes end.
         with (
             handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
@@ -96,7 +96,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
             if page and not exit_when_done:
                 show.say(
                     f"The page {page} and the folder {home} with the copies of the output remain "
-                    "available until you press Ctrl-C."
+                    "available until you press Control+C."
                 )
                 threading.Event().wait()
             show.say(f"Deleting the folder {home} of this demo.")
@@ -277,7 +277,7 @@ class Children:
     def start(
         self, command: Sequence[str], env: Mapping[str, str], **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process in its own session, so that Ctrl-C in the terminal does not reach it."""
+        """Start a process in its own session, so that Control+C in the terminal does not reach it."""
         child = subprocess.Popen(
             command,
             env={**env, _MARK: self._token},
@@ -292,7 +292,7 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A second Ctrl-C must not leave child processes running.
+        # A second Control+C must not leave child processes running.
         with handling(lambda *_: None, signal.SIGINT, signal.SIGTERM):
             self.end()
 
@@ -300,7 +300,7 @@ class Children:
         """Interrupt all child processes, newest first. Terminate and then kill the remaining processes."""
         for child in reversed(self._started):
             if child.poll() is None:
-                # The signal has the effect of Ctrl-C, so `stallwatch run` ends its command and prints the
+                # The signal has the effect of Control+C, so `stallwatch run` ends its command and prints the
                 # ending.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)

@@ -156,7 +156,7 @@ def site_page(path: str) -> str | None:
 
 
 def decisions() -> Iterator[tuple[str, str]]:
-    """Yield the file name and the title of each decision record."""
+    """Yield the filename and the title of each decision record."""
     for file in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
         title = file.read_text(encoding="utf-8").partition("\n")[0]
         yield file.name, title.removeprefix("# ")

@@ -62,7 +62,7 @@ def healed(number: int) -> bool:
 
 
 class Shards(IterableDataset):  # type: ignore[type-arg]
-    """A data set that a worker of the data loader reads batch by batch."""
+    """A dataset that a worker of the data loader reads batch by batch."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         faults = Faults()

@@ -62,7 +62,7 @@ def text_of(data: bytes) -> str:
 
 
 def from_system(data: bytes) -> str:
-    """Decode bytes in the same way that Python decodes file names, variables, and arguments."""
+    """Decode bytes in the same way that Python decodes filenames, variables, and arguments."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -244,7 +244,7 @@ def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float
 
 
 def _least(search: Callable[[Any], object], value: Any) -> float:
-    """Return the shortest processor time of a search. Abort the search after `_ENOUGH` seconds."""
+    """Return the shortest processor time of a search. Stop the search after `_ENOUGH` seconds."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError

@@ -91,7 +91,7 @@ SECRETS = (
 
 
 def text_of(folder: Path, pattern: str, most: int = 10**9) -> list[bytes]:
-    """Return the contents of the files in a folder that match the pattern, sorted by file name."""
+    """Return the contents of the files in a folder that match the pattern, sorted by filename."""
     return [path.read_bytes()[:most] for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 

@@ -131,7 +131,7 @@ def rank_0_hangs_in_the_5th_evaluation() -> None:
 
 
 class Images(Dataset[torch.Tensor]):
-    """A data set whose worker on rank 1 waits for a lock, starting at a given sample.
+    """A dataset whose worker on rank 1 waits for a lock, starting at a given sample.
 
     The lock is never released.
     """
@@ -157,7 +157,7 @@ def loader_of_rank_1_hangs() -> None:
 
 
 def rank_1_never_joins() -> None:
-    """Make rank 1 wait for a data set. Therefore, rank 1 never joins the process group."""
+    """Make rank 1 wait for a dataset. Therefore, rank 1 never joins the process group."""
     if RANK == 1:
         fetch_dataset()
     Loop()

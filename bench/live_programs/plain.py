@@ -328,7 +328,7 @@ def early_stopping() -> None:
 
 
 def interrupted_by_its_user() -> None:
-    """Train until the runner sends Ctrl-C, as a user would at the terminal."""
+    """Train until the runner sends Control+C, as a user would at the terminal."""
     loop = Loop()
     loop.train(100)
     event("interrupt")

@@ -104,7 +104,7 @@ def lock_of_a_dead_owner() -> None:
 
 
 class Locked(Dataset[torch.Tensor]):
-    """A data set whose worker waits for a lock, starting at a given sample."""
+    """A dataset whose worker waits for a lock, starting at a given sample."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock

@@ -39,7 +39,7 @@ def serve(settings: DashboardSettings) -> int:
         url = own_address(settings.host, settings.port)
         if not _answers(child, url):
             return _exit_code(child, end_signals) if end_signals else 1
-        print_notice(f"dashboard on {url} (press Ctrl-C to stop)")
+        print_notice(f"dashboard on {url} (press Control+C to stop)")
         child.wait()
         return _exit_code(child, end_signals)
 

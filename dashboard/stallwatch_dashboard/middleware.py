@@ -1,4 +1,4 @@
-"""Define the ASGI middleware that checks host names, redirects guessed addresses, and controls caching."""
+"""Define the ASGI middleware that checks hostnames, redirects guessed addresses, and controls caching."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Accepts requests and WebSockets only for configured host names, and none from pages of other sites.
+    """Accepts requests and WebSockets only for configured hostnames, and none from pages of other sites.
 
     Streamlit accepts any WebSocket whose Host and Origin are the same (1.67, starlette_websocket.py), and the
     option ``server.allowedHosts`` cannot allow every IP address.
@@ -83,7 +83,7 @@ class OwnHosts:
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # This runs in a thread because an unknown host name can require a DNS query.
+            # This runs in a thread because an unknown hostname can require a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:

@@ -39,7 +39,7 @@ class DashboardSettings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: secret chat URLs, used by the test button
     login: Login = field(default_factory=Login)
     url: str = ""  #: public address; if empty, the address of `host` and `port`
-    #: Allowed host names, and credentials for /metrics.
+    #: Allowed hostnames, and credentials for /metrics.
     server: ServerSettings = field(default_factory=ServerSettings)
 
     @property
@@ -48,7 +48,7 @@ class DashboardSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The host names under which the pages are served, according to the configuration."""
+        """The hostnames under which the pages are served, according to the configuration."""
         return normalised((*self.server.allowed_hosts, self.host, *name_in(self.url)))
 
 

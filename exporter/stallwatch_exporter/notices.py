@@ -31,7 +31,7 @@ def line_of(descriptor: int) -> OutputLine:
 
 
 def begin_line(stream: TextIO) -> None:
-    """End the command's last line with a newline if it has none, for example after a progress bar."""
+    """End the command's last line with a newline if it has none, for example, after a progress bar."""
     try:
         line = line_of(stream.fileno())
     except (OSError, ValueError, AttributeError):  # not a file, so it contains no output of the command

@@ -62,7 +62,7 @@ def counts_other(text: str) -> bool:
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the numbers after this text in file names can only be job numbers.
+    """Return whether the numbers after this text in filenames can only be job numbers.
 
     `numbers` maps each number to the suffixes of the files that have this number.
     """
@@ -149,7 +149,7 @@ _POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
 _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
-# Words that distinguish the pods of one run. In the name of a pod, they are at the position of the job's
+# Words that distinguish the Pods of one run. In the name of a Pod, they are at the position of the job's
 # name.
 _ROLE = _words["role"]
 
@@ -343,7 +343,7 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 class RunFolders(NamedTuple):
     """The jobs that are recorded in the folders of watched runs."""
 
-    jobs: dict[str, str]  #: file name → job
+    jobs: dict[str, str]  #: filename → job
     folders: dict[str, list[str]]  #: run folders of each job
 
 

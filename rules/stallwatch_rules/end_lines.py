@@ -38,7 +38,7 @@ _STATED = lazy(
     r"(?: ranks=(?P<ranks>[0-9,-]{1,200}))?)?(?: .*)?"
 )
 _COUNTED = {"yes": True, "no": False}
-# Launchers, container runtimes, and `kubectl logs` print a time, a host, or a pod before each line.
+# Launchers, container runtimes, and `kubectl logs` print a time, a host, or a Pod before each line.
 # `LineReader` removes most of these prefixes. This pattern accepts any other prefix of up to four words
 # that begins with a month, or whose first word contains a character that is not a letter. A colon directly
 # before "stallwatch:" shows a message from a shell: ``script: line 5: stallwatch: command not found``.

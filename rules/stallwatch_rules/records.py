@@ -32,7 +32,7 @@ Verdict = Literal[
 ]
 #: The verdicts on a run that trained. Other runs can be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
-#: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or the
+#: The actor that stopped a run from outside: a user (Control+C or SIGINT), ``scancel``, a scheduler, or the
 #: sender of another signal.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # "words" appears only in reports from version 0.1
@@ -311,7 +311,7 @@ class Diagnosis(msgspec.Struct):
 
     @property
     def in_trouble(self) -> bool:
-        """True if the run no longer trains, for a reason that a person should check."""
+        """True if the run no longer trains, for a reason that a person needs to check."""
         return _in_trouble(self.verdict, self.primary)
 
     @property
@@ -343,12 +343,12 @@ class JobSummary(msgspec.Struct):
 
     @property
     def in_trouble(self) -> bool:
-        """True if the job no longer trains, for a reason that a person should check."""
+        """True if the job no longer trains, for a reason that a person needs to check."""
         return _in_trouble(self.verdict, self.primary)
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Return whether a person should check the run. Interrupted runs with a primary cause are included.
+    """Return whether a person needs to check the run. Interrupted runs with a primary cause are included.
 
     A run that the system stopped has a primary cause, but a run that a person stopped has none.
     """

@@ -252,7 +252,7 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def stop_event() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, instead of ending the process."""
+    """Return an event that Control+C and SIGTERM set, instead of ending the process."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

@@ -33,7 +33,8 @@ def coordinator(app: App) -> None:
 
     A run across many hosts does not need this service, because its first host merges the reports. However, a
     coordinator service outlives the cluster's jobs, and no other host needs the URLs of the chats. If the
-    service does not respond, the run's hosts merge the reports themselves. To stop the service, press Ctrl-C.
+    service does not respond, the run's hosts merge the reports themselves. To stop the service, press
+    Control+C.
     """
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret

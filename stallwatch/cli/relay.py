@@ -44,7 +44,7 @@ def relay(app: App, insecure: bool) -> None:
     Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). The relay keeps accepted alerts in
     the incident database until they are delivered. It combines an alert with the incident of the run, and
     routes the alert according to [[alerts.routes]]. It does not notify a chat that the run's agent has
-    already notified. To stop the relay, press Ctrl-C.
+    already notified. To stop the relay, press Control+C.
     """
     config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:

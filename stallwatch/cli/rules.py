@@ -171,7 +171,7 @@ def _lines(file: Path) -> Iterator[Line]:
     name = "-" if str(file) == "-" else str(file)
     reader = LineReader(name)
     if name == "-" and sys.stdin.isatty():
-        print_notice("reading lines from the terminal; to end the input, press Ctrl-D")
+        print_notice("reading lines from the terminal; to end the input, press Control+D")
     try:
         with click.open_file(name, "rb") as stream:
             while data := stream.read(1 << 20):

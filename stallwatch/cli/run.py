@@ -186,7 +186,7 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that has already started, by reading its log files. To stop, press Ctrl-C.
+    """Watch a run that has already started, by reading its log files. To stop, press Control+C.
 
     \b
     stallwatch tail 'logs/*.log'

@@ -164,7 +164,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     "--live", is_flag=True, help="Train instead of replaying a recording; requires torch and deepspeed."
 )
 @click.option(
-    "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Ctrl-C."
+    "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Control+C."
 )
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
     """Replay a recorded real stall, and show how Stallwatch detects it.

@@ -295,7 +295,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 class TerminalSink:
     """A sink that shows each incident on the terminal when it opens and when it resolves.
 
-    A separate thread writes the notices, so a terminal that is paused with Ctrl-S does not block the agent.
+    A separate thread writes the notices, so a terminal that Control+S has paused does not block the agent.
     """
 
     def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:

@@ -98,7 +98,7 @@ def join_settings(config: Config) -> JoinSettings:
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """Return the settings that all servers share: which clients they accept, and their host names."""
+    """Return the settings that all servers share: which clients they accept, and their hostnames."""
     from stallwatch_exporter.settings import ServerSettings
 
     mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")

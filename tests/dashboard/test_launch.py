@@ -39,7 +39,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
     try:
         assert starter.stderr is not None
         line = starter.stderr.readline().decode()
-        assert line == f"stallwatch: dashboard on http://127.0.0.1:{port} (press Ctrl-C to stop)\n"
+        assert line == f"stallwatch: dashboard on http://127.0.0.1:{port} (press Control+C to stop)\n"
         family = psutil.Process(starter.pid).children(recursive=True)
         yield starter, port, family
     finally:

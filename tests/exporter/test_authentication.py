@@ -80,4 +80,4 @@ def test_remedy_is_possible_on_the_file_system(
 
 def test_invalid_allowed_host_is_reported() -> None:
     (line,) = problems(ServerSettings(allowed_hosts=("node7", "*.example.org", "*", "http://node7")))
-    assert line.startswith("allowed_hosts under [server]: 'http://node7' is not a host name; use one")
+    assert line.startswith("allowed_hosts under [server]: 'http://node7' is not a hostname; use one")

@@ -82,7 +82,7 @@ def requirement(package: str, version: str = "") -> Requirement:
 
 
 def version_of(wheel: str) -> str:
-    """Return the version in the file name of a wheel, or an empty string if the name is invalid."""
+    """Return the version in the filename of a wheel, or an empty string if the name is invalid."""
     try:
         return str(parse_wheel_filename(wheel)[1])
     except InvalidWheelFilename:

@@ -51,7 +51,7 @@ class Batch:
     messages: tuple[Claimed, ...]
     attempts: int  #: number of failed attempts to send the first message
     created_at: float  #: steady time when the oldest message was stored
-    expired: int = 0  #: number of discarded messages not yet reported to the chat
+    expired: int = 0  #: number of discarded messages that have not been reported to the chat
     escalates: str = ""  #: the incident's ID if the message is an escalation, otherwise empty
 
     @property

@@ -171,13 +171,13 @@ def pause(connection: Connection, channel: str, seconds: float, now: float, mome
 
 
 def expired(connection: Connection, channel: str) -> int:
-    """Return the number of discarded messages that were not yet reported to the chat."""
+    """Return the number of discarded messages that have not been reported to the chat."""
     row = _row(connection, channel)
     return 0 if row is None else int(row.expired)
 
 
 def count_expired(connection: Connection, channel: str, count: int) -> None:
-    """Add `count` to the number of discarded messages that were not yet reported to the chat."""
+    """Add `count` to the number of discarded messages that have not been reported to the chat."""
     _set(connection, channel, expired=expired(connection, channel) + count)
 
 

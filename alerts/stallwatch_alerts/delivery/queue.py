@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.people import OperatorActions
 
-_CAPACITY = 5000  # maximum number of messages that are not yet stored in a database, about 20 MB
+_CAPACITY = 5000  # maximum number of messages that have not been stored in a database, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 #: Errors that a lack of descriptors, memory, or threads causes.

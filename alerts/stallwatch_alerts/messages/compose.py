@@ -148,7 +148,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 def _advice(fix: Text, language: str) -> str:
     """Return the advice about the ranks of a stall in plain text; empty for other fixes.
 
-    The code position is neutralized, because only this part can contain text of the run, such as file names.
+    The code position is neutralized, because only this part can contain text of the run, such as filenames.
     """
     if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
         return ""

@@ -44,7 +44,7 @@ def answered(stacks: StallStacks, run_hosts: int, language: str) -> str:
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Return host names in short form, such as ``n1–n3, n7``, or their number if the list is too long."""
+    """Return hostnames in short form, such as ``n1–n3, n7``, or their number if the list is too long."""
     return neutralise(render(few_hosts(hosts), language))
 
 
@@ -135,7 +135,7 @@ def _host_of(ranks: Sequence[int], stacks: StallStacks) -> str:
 
 def _there(command: str, host: str) -> str:
     """Return the command, with ``ssh`` in front if `host` is the name of a host."""
-    if not _PLAIN.fullmatch(host):  # ssh must not parse the host name as an option
+    if not _PLAIN.fullmatch(host):  # ssh must not parse the hostname as an option
         return command
     quoted = shlex.quote(command) if "'" in command else command  # the shell of the host also removes quotes
     return f"ssh {host} {quoted}"

@@ -47,7 +47,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return the text of each rule file by file name. Raise `FileNotFoundError` if a file is missing."""
+    """Return the text of each rule file by filename. Raise `FileNotFoundError` if a file is missing."""
 
     def annotation(found: re.Match[str]) -> str:
         page = catalogue.pages.get(found["rule"] or "")

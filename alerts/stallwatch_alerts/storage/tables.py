@@ -103,14 +103,14 @@ NOTIFIED = Table(
     Column("at", Float, nullable=False),
 )
 
-#: Pauses of each chat, and the number of discarded messages not yet reported to the chat.
+#: Pauses of each chat, and the number of discarded messages that have not been reported to the chat.
 CHANNELS = Table(
     "channels",
     METADATA,
     Column("channel", String(64), primary_key=True),
     Column("paused_until", Float, nullable=False, default=0.0),  # from the chat's Retry-After
     Column("paused_at", Float, nullable=False, default=0.0),
-    Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
+    Column("expired", Integer, nullable=False, default=0),  # discarded messages, not reported to the chat
 )
 
 #: Times of requests to each chat, for the chat's rate limits. The rows are kept for a few minutes.

@@ -28,7 +28,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return a safe file name for an upload. The name keeps the rank and extensions of the original name."""
+    """Return a safe filename for an upload. The name keeps the rank and extensions of the original name."""
     last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:

@@ -1,4 +1,4 @@
-"""Check a checkpoint, regardless of the program that wrote it. File names show which files to check.
+"""Check a checkpoint, regardless of the program that wrote it. Filenames show which files to check.
 
 DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
@@ -200,7 +200,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
     """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
     The number of data ranks is the world size that the checkpoint records, or the highest data rank in the
-    file names plus one, whichever is larger.
+    filenames plus one, whichever is larger.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
@@ -210,7 +210,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the file names have a different meaning
+    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the filenames have a different meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 

@@ -130,7 +130,7 @@ class HttpBacking:
                 if not self._is_first_here(name):
                     return self._to_sibling(name, report)
             except ConnectionError:
-                continue  # the other agent has just ended, so this agent can replace it
+                continue  # the other agent has ended, so this agent can replace it
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
                 self._notices(
                     f"cannot use the agent that posts the reports of this host ({error}); "

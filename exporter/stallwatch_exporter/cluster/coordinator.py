@@ -402,7 +402,7 @@ class Coordinator:
         stacks: StallStacks | None = None
         if len(up) > 1 and parts:
             stacks = of_odd_ranks(over_hosts(parts, silent=silent, world=world, ranks=known))
-        elif not silent:  # only one agent reports, for example because the other hosts reject its posts
+        elif not silent:  # only one agent reports, for example, because the other hosts reject its posts
             stacks = next(iter(parts.values()), None)
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
         hosts |= {rank: agent.host for agent in up for rank in agent.ranks}

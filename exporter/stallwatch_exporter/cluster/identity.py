@@ -170,7 +170,7 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
     # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains the
-    # host name and the process ID of mpirun.
+    # hostname and the process ID of mpirun.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():
@@ -221,7 +221,7 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of a launcher by the address at which its instances meet.
 
-    An instance of the launcher runs on each host or in each Kubernetes pod.
+    An instance of the launcher runs on each host or in each Kubernetes Pod.
     """
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
@@ -235,7 +235,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
         master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
     host, _ = split_address(master)
-    # A launcher has the variable RANK only if the job sets it in each pod.
+    # A launcher has the variable RANK only if the job sets it in each Pod.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
@@ -269,9 +269,9 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a pod from a variable that the user can set or from the name of the first pod.
+    """Return the JobSet of a Pod from a variable that the user can set or from the name of the first Pod.
 
-    The controller itself sets only ``JOB_COMPLETION_INDEX``, the index of the pod.
+    The controller itself sets only ``JOB_COMPLETION_INDEX``, the index of the Pod.
     """
     given = facts.get("JOBSET_NAME", "METAFLOW_KUBERNETES_JOBSET_NAME")
     of = _OF_JOBSET.fullmatch(host) if facts.get("JOB_COMPLETION_INDEX") else None

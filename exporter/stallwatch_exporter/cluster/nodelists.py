@@ -11,7 +11,7 @@ _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
 _RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
-_MOST_BRACKETS = 8  # Slurm allows several brackets in a name, for example rack[0-3]node[1-8]
+_MOST_BRACKETS = 8  # Slurm allows several brackets in a name, for example, rack[0-3]node[1-8]
 _LONGEST = 253  # maximum length of a hostname (RFC 1035 and RFC 1123)
 
 

@@ -119,7 +119,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose each file as the log of a separate run, in order, and return file names and diagnoses."""
+    """Diagnose each file as the log of a separate run, in order, and return filenames and diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     results = diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None))

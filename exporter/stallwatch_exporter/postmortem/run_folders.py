@@ -110,7 +110,7 @@ class Placed(NamedTuple):
     """Files of a run, with the hosts and ranks according to their folders."""
 
     files: Sequence[LogFile]
-    hosts: dict[str, str]  #: host by file name, if there are several hosts
+    hosts: dict[str, str]  #: host by filename, if there are several hosts
     ranks_on: dict[int, str]  #: host by rank, if there are several hosts
 
 

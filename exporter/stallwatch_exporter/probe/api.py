@@ -197,7 +197,7 @@ class Probe:
     def phase(self, name: str) -> None:
         """Set the rank's phase to one of ``layout.PHASES``. The next step sets the phase to ``train``.
 
-        A repeated call with the same phase shows that the rank is alive, for example after each batch of an
+        A repeated call with the same phase shows that the rank is alive, for example, after each batch of an
         evaluation.
         """
         self._finish()

@@ -30,7 +30,7 @@ def reporting() -> AbstractContextManager[None]:
     """Return a context in which SIGTERM and SIGHUP do not end this process before its report is complete.
 
     A scheduler that ends a job sends these signals to all processes of the job. The report and the
-    notifications have their own time limits. Ctrl-C still interrupts them.
+    notifications have their own time limits. Control+C still interrupts them.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 
@@ -120,7 +120,7 @@ def run_command(
 
         result = None
         if reader is not None:
-            # Ctrl-C means that the user does not want to wait for the report of the ended command.
+            # Control+C means that the user does not want to wait for the report of the ended command.
             with guard("concluding"), suppress(KeyboardInterrupt):
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
@@ -130,7 +130,7 @@ def run_command(
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
-            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Ctrl-C also ends the wait
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Control+C also ends the wait
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 

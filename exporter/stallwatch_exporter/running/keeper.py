@@ -1,4 +1,4 @@
-"""Keep passing on a command's output if the agent is killed, for example because of its memory use.
+"""Keep passing on a command's output if the agent is killed, for example, because of its memory use.
 
 A program ends with a broken pipe if its output has no reader. Therefore, a keeper process holds the
 same descriptors as the agent and sleeps. The keeper process wakes up if the agent ends without dismissing

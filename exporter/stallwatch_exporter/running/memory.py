@@ -1,7 +1,7 @@
 """Track the memory use of a command, its memory limit, and the rank with the highest use.
 
 When a process is killed, a launcher reports only "Signal 9, error_file N/A". Therefore, the probe reports the
-memory of each rank, and the agent measures the command and its processes. In Kubernetes, the pod shows why
+memory of each rank, and the agent measures the command and its processes. In Kubernetes, the Pod shows why
 its container was killed.
 """
 

@@ -37,10 +37,10 @@ class SignalRelay:
 
     Enter the context before the command starts, so that no signal is lost.
 
-    If the agent is in the terminal's foreground group, Ctrl-C reaches the command directly, and a second
-    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the whole
-    process group (``kill -- -PGID``) reaches the command twice because a signal does not show who received
-    it. Therefore, send signals only to the agent.
+    If the agent is in the terminal's foreground group, Control+C reaches the command directly, and a second
+    signal could interrupt the command's cleanup. Otherwise, the agent passes Control+C on. A signal to the
+    whole process group (``kill -- -PGID``) reaches the command twice because a signal does not show who
+    received it. Therefore, send signals only to the agent.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class SignalRelay:
 
     @property
     def stop_requested(self) -> bool:
-        """Return whether a signal has requested that the command end (Ctrl-C, SIGTERM, or SIGHUP)."""
+        """Return whether a signal has requested that the command end (Control+C, SIGTERM, or SIGHUP)."""
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:

@@ -135,7 +135,7 @@ class RunFolder:
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
-        self._waiting: deque[tuple[str, bytes]] = deque()  # lines to write, with their file names
+        self._waiting: deque[tuple[str, bytes]] = deque()  # lines to write, with their filenames
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None

@@ -34,7 +34,7 @@ class Sampling:
         self._reader = ProgressReader(self.files, progress)
 
     def rows(self, named: Callable[[str], str] = str) -> Iterator[list[Row]]:
-        """Yield all rows in lists of limited size, file by file. `named` returns the file name to show."""
+        """Yield all rows in lists of limited size, file by file. `named` returns the filename to show."""
         for file in self.files:
             held: list[Row] = []
             for rows in _rows_of(file, self._reader.chunks(file, self.problems), named(file.name)):

@@ -104,9 +104,9 @@ def own_authorization(settings: ServerSettings) -> str:
 
 
 def problems(settings: ServerSettings) -> list[str]:
-    """Return the problems with the host names and credential files, and their remedies."""
+    """Return the problems with the hostnames and credential files, and their remedies."""
     found = [
-        f"allowed_hosts under [server]: {name!r} is not a host name; use one such as node7 or *.example.org"
+        f"allowed_hosts under [server]: {name!r} is not a hostname; use one such as node7 or *.example.org"
         for name in settings.allowed_hosts
         if pattern_of(name) is None
     ]

@@ -20,7 +20,7 @@ from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
 
 _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
-# Recognize launchers by name. The variable RANK is not sufficient, because in clusters that number their pods
+# Recognize launchers by name. The variable RANK is not sufficient, because in clusters that number their Pods
 # (such as a PyTorchJob in Kubeflow), launchers also have this variable.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}

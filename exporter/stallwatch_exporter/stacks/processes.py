@@ -82,7 +82,7 @@ def processor_seconds(pid: int) -> float | None:
 
 
 def reads_input(pid: int) -> bool:
-    """Return whether the main thread waits for standard input, for example in ``input()``.
+    """Return whether the main thread waits for standard input, for example, in ``input()``.
 
     The kernel shows the number of the system call and its arguments (proc_pid_syscall(5)). The call is
     ``read`` of descriptor 0, or ``pselect6`` of descriptor 0 alone, as in GNU readline.

@@ -81,7 +81,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         stderr=subprocess.STDOUT,
         env={**os.environ, **environ},
         umask=usual_umask(),
-        start_new_session=True,  # Ctrl-C does not reach the command, and its process group can be killed
+        start_new_session=True,  # Control+C does not reach the command, and its process group can be killed
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)

@@ -60,12 +60,13 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds. With `once`, read them once.
+    """Watch files until Control+C or until no file grows for `until_idle` seconds.
 
-    With `once`, the diagnosis and the exit code are the same as for ``stallwatch diagnose``. Otherwise, the
-    existing content of the files counts as history. The agent learns the thresholds from this history, and
-    prints a summary. The history opens an incident only if the run is stalled now and is watched until
-    Ctrl-C. A second ``stallwatch tail`` with the same `name` continues where the first command stopped.
+    With `once`, read the files only once. In this case, the diagnosis and the exit code are the same as for
+    ``stallwatch diagnose``. Otherwise, the existing content of the files counts as history. The agent learns
+    the thresholds from this history, and prints a summary. The history opens an incident only if the run is
+    stalled now and is watched until Control+C. A second ``stallwatch tail`` with the same `name` continues
+    where the first command stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -102,7 +103,7 @@ def tail_files(
 
     def stop(number: int, _: object) -> None:
         nonlocal requested_at
-        # timeout(1) sends SIGINT twice. Only a later Ctrl-C shows that the user is impatient.
+        # timeout(1) sends SIGINT twice. Only a later Control+C shows that the user is impatient.
         if number == signal.SIGINT and steady.now() > requested_at + _IMPATIENT:
             raise KeyboardInterrupt
         requested_at = min(requested_at, steady.now())

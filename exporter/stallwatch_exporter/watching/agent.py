@@ -329,7 +329,7 @@ class Agent:
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
 
     def paused(self, seconds: float) -> None:
-        """Exclude the seconds for which the agent was suspended (by Ctrl-Z or with the whole machine)."""
+        """Exclude the seconds for which the agent was suspended (by Control+Z or with the whole machine)."""
         self._watch.pause(seconds)
 
     def stop_requested(self, now: float) -> None:

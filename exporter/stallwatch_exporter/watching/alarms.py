@@ -287,8 +287,8 @@ class Alarms:
     ) -> None:
         """Conclude the run after the command's end. `quiet` is the duration of a stall, in seconds.
 
-        Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
-        run was stopped from outside, the stall is already the incident, and no other incident opens.
+        Only a failure opens an incident, because users need no message about their own Control+C. If a
+        stalled run was stopped from outside, the stall is already the incident, and no other incident opens.
         """
         if ending.kind == "unknown":  # only the agent stopped, so open incidents stay open
             self.open_due_incidents(diagnosis, now, everything=True)

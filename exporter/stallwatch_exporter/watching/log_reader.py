@@ -104,7 +104,7 @@ class AgentLoop:
     def leave(self, in_time: Callable[[], bool]) -> int:
         """Read only the end of each stream, copy the preceding output, and return the number of copied lines.
 
-        When `in_time()` is false, drop the output that was not copied yet, except for its end.
+        When `in_time()` is false, drop the output that has not been copied yet, except for its end.
         """
         copied = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):

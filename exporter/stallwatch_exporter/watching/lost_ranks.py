@@ -56,7 +56,7 @@ class RankExits:
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
     without this rank, or if its process was never seen. After any rank has completed a step, only ranks with
-    steps are considered. The reason is that the pod of a launcher can have its own rank number (PyTorchJob of
+    steps are considered. The reason is that the Pod of a launcher can have its own rank number (PyTorchJob of
     Kubeflow). Such a launcher also waits for the other hosts when its ranks are gone.
     """
 

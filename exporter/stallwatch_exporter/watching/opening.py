@@ -33,7 +33,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import counted
 
-#: File that contains the namespace of a pod.
+#: File that contains the namespace of a Pod.
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _SHOWN = 60  # maximum length of a requested name in a message
 Notice = Callable[[str], None]

@@ -226,7 +226,7 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end, by Ctrl-C or a signal.
+        """Handle a request to end, by Control+C or a signal.
 
         While the command then saves, it might make no progress. Such a quiet period is not a stall, unless
         the run had stalled before. If training continues, the run is watched as before.

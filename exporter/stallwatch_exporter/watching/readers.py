@@ -65,8 +65,8 @@ class Readers:
     def __init__(self) -> None:
         self.local_ranks: Sequence[int] = ()  #: ranks on this host; see ``LineReader``
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, PrefixLearning] = {}  # learning states of sources that have just started
-        self._held = 0  # bytes kept for sources that have just started
+        self._learning: dict[str, PrefixLearning] = {}  # learning states of sources that started recently
+        self._held = 0  # bytes kept for sources that started recently
 
     def __len__(self) -> int:
         return len(self._readers)

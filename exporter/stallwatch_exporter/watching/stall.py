@@ -145,7 +145,7 @@ class StallWatch:
         return self.learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """Exclude the seconds for which the watch was suspended (by Ctrl-Z or with the whole machine)."""
+        """Exclude the seconds for which the watch was suspended (by Control+Z or with the whole machine)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:

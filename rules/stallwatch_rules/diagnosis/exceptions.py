@@ -38,7 +38,7 @@ SURVIVED_LINES = 1000
 SURVIVED_BUT_DIED = 10
 
 #: Maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
-#: the same time, for example after Ctrl-C.
+#: the same time, for example, after Control+C.
 AT_ONCE = 60
 AT_ONCE_SECONDS = 2.0  #: maximum time between these reports, in seconds, if their times are known
 #: Maximum time, in seconds, between an exception that explains a stall and the last step of the run.
@@ -109,7 +109,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: True if the run raised any exception, known or unknown
-    interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
+    interrupted: bool = False  #: True if a user stopped the run with Control+C
     interrupted_at: float | None = None  #: Unix time of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
     #: Rules that matched only in threads other than the main thread, or in helper processes.
@@ -487,7 +487,7 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 
 
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
-    """Return whether an exception about a lost process or thread is only a consequence of Ctrl-C.
+    """Return whether an exception about a lost process or thread is only a consequence of Control+C.
 
     The exception's lines can come before the interrupt's lines. However, a thread that fetches batches can
     also lose its peer long before a user stops the waiting run. The number of lines or seconds between the

@@ -251,7 +251,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file is either code that the program executed, such as the output of a model, or the
+        # Code without a file is either code that the program ran, such as the output of a model, or the
         # program itself (python -c). Only the lines that follow show which case applies.
         return "snippet"
     return "failure"

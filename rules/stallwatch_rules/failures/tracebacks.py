@@ -247,7 +247,7 @@ class TracebackReader:
         self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that belong to its message
-        self._column = 0  # indentation of the exception's first line, for example in the output of pip
+        self._column = 0  # indentation of the exception's first line, for example, in the output of pip
         # True if a colon ends the exception's name; the message can then begin on the next line.
         self._colon = False
         self._chained = False  # True if a line that links chained exceptions followed the exception
@@ -381,7 +381,7 @@ class TracebackReader:
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
-        """Return whether, just above a traceback, its logger printed a line that matches a rule.
+        """Return whether, immediately before a traceback, its logger printed a line that matches a rule.
 
         Loggers print the message about an exception, followed by its traceback, with the same prefix.
         """
@@ -489,7 +489,7 @@ class TracebackReader:
             raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
-        """Return whether a line is part of the last exception, for example a line of its message."""
+        """Return whether a line is part of the last exception, for example, a line of its message."""
         raised = self._raised
         assert raised is not None
         if CHAIN.search(text):

@@ -170,7 +170,7 @@ def _noise(losses: Sequence[float]) -> float:
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
-    """Return whether the gradient norm jumped together with the loss, or just before it.
+    """Return whether the gradient norm jumped together with the loss, or immediately before it.
 
     Without gradient norms, the loss alone must show the jump. The loss must have been constant before the
     jump, and must have risen by a large amount.

@@ -177,7 +177,7 @@ class Comparison(Generic[_Key]):
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
         """Update the estimates of the noise from the changes since the last step.
 
-        A key without an earlier value, for example after a restart, is skipped.
+        A key without an earlier value, for example, after a restart, is skipped.
         """
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():

@@ -59,7 +59,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
     Return ``None`` if steps did not become slower, or only temporarily. `alone` is True if the step times are
     the only evidence. In this case, the change must be abrupt, because steps can become slower gradually by
-    design, for example because sequences become longer.
+    design, for example, because sequences become longer.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that are combined into one pace

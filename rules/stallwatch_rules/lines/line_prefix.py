@@ -1,6 +1,6 @@
 """Find an unknown prefix that all lines of a text have in common.
 
-Log viewers, collectors, and launchers put the name of a pod, a stream, a time, or a column in front of each
+Log viewers, collectors, and launchers put the name of a Pod, a stream, a time, or a column in front of each
 line, in many formats. In contrast, a logger adds its prefix only to the first line of each message. If the
 frames of a traceback, or lines with the timestamps of another program, have the same prefix as all other
 lines, the prefix is not a logger's prefix. A progress bar is not evidence, because its description precedes

@@ -1,4 +1,4 @@
-"""Find the rank that printed a line from launchers' prefixes, numeric labels, or file names.
+"""Find the rank that printed a line from launchers' prefixes, numeric labels, or filenames.
 
 ``srun --label`` puts only the task number in front of each line. Intel MPI with ``-prepend-rank`` uses a
 number in brackets. The DeepSpeed launcher uses pdsh to start several nodes, and pdsh puts the hostname in

@@ -1,9 +1,9 @@
 """Store files in a private cache folder, and write them atomically. The files can be created again.
 
-The content of the files is trusted, because a compiled database consists of native bytecode. Therefore, only
-the user who runs this process can access the folder. A file is read only if this user owns the file and its
-folder, and if no other user can write to either of them. If a file cannot be read or written, no error is
-raised, and the file counts as missing.
+The content of the files is trusted, because a compiled database contains bytecode that hyperscan runs.
+Therefore, only the user who runs this process can access the folder. A file is read only if this user owns
+the file and its folder, and if no other user can write to either of them. If a file cannot be read or
+written, no error is raised, and the file counts as missing.
 """
 
 from __future__ import annotations

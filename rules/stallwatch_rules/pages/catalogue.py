@@ -69,7 +69,7 @@ class Catalogue:
         problems: Sequence[PageError] = (),
         store: DatabaseStore | None = None,
     ) -> Catalogue:
-        """Return a catalogue that contains only these pages, for example a single page under test."""
+        """Return a catalogue that contains only these pages, for example, a single page under test."""
         by_id = {page.id: page for page in pages}
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 

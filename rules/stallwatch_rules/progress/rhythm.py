@@ -22,7 +22,7 @@ from stallwatch_rules.text.display import latest
 ALIVE = 5  #: minimum number of lines after a gap in the log that show that the run worked during the gap
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
 
-#: Maximum time in seconds for which a bar can stay at one step, for example during a save.
+#: Maximum time in seconds for which a bar can stay at one step, for example, during a save.
 LONGEST_WAIT = 1200.0
 FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
 

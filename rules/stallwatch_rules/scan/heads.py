@@ -1,4 +1,4 @@
-"""Find the positions in a long log at which the beginning of the log recurs, for example after a restart.
+"""Find the positions in a long log at which the beginning of the log recurs, for example, after a restart.
 
 The module ``starts`` decides whether the program was restarted.
 """

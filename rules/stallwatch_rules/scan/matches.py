@@ -99,7 +99,7 @@ class MatchScan:
         self._reader = LineReader(source, rank, lead=lead)
         self._cutter = ChunkCutter(CHUNK)
         self._before = b""  # the last bytes of the previous chunks
-        self._begun: _Waiting | None = None  # the beginning of a line whose end was not received yet
+        self._begun: _Waiting | None = None  # the beginning of a line whose end has not been received yet
 
         #: Segments that are read together. The search of a chunk fills the caches of the processor with other
         #: data. Therefore, reading the lines one at a time takes four times as long per line.

@@ -71,7 +71,7 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with the counter of each group set back to the oldest pending collective.
 
-    A program can submit collectives long before its device executes them. The device has not passed the
+    A program can submit collectives long before its device runs them. The device has not passed the
     oldest pending collective.
     """
     oldest: dict[int, Waiting] = {}

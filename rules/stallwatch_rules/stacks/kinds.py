@@ -1,6 +1,6 @@
 """Map library calls to activities, with a table of functions in packages and the activity of each function.
 
-File names are paths in an installed package, with ``/`` as the separator. The function names do not include
+Filenames are paths in an installed package, with ``/`` as the separator. The function names do not include
 class names. The frames of a stack are searched from the innermost frame outward, and the first matching row
 is used. Rows of a later tier are used only if no row of an earlier tier matches. For example, a thread that
 waits for a queue might actually wait for data.

@@ -32,9 +32,9 @@ Kind = Literal[
     "unknown",
 ]
 
-#: The state of a process. "stopped": SIGSTOP or Ctrl-Z stopped the process. "blocked": the process is in the
-#: kernel and ignores signals (because of a disk, network file system, or driver). "ended": the process has
-#: ended.
+#: The state of a process. "stopped": SIGSTOP or Control+Z stopped the process. "blocked": the process is in
+#: the kernel and ignores signals (because of a disk, network file system, or driver). "ended": the process
+#: has ended.
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
 #: The reason why ranks are odd. "ended", "stopped": their processes have ended or were stopped. "behind":

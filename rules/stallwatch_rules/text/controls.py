@@ -1,6 +1,6 @@
 """Remove terminal codes and control characters, which terminals, web pages, or chats interpret or hide.
 
-Log text and file names can contain all of these characters. Every function that displays such text removes
+Log text and filenames can contain all of these characters. Every function that displays such text removes
 them with the functions of this module.
 """
 
@@ -10,7 +10,7 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-# Terminal codes, for example for colors, cursor movements, titles, and links. The pattern matches CSI
+# Terminal codes, for example, for colors, cursor movements, titles, and links. The pattern matches CSI
 # sequences, OSC sequences up to their end (but never beyond the end of the line), and short codes.
 _CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
 TERMINAL_CODES = lazy(_CODE)
@@ -34,7 +34,7 @@ def without_controls(text: str, instead: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters and invalid characters with ``?``. File names can contain any bytes."""
+    """Replace control characters and invalid characters with ``?``. Filenames can contain any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
 
 

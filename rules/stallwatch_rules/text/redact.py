@@ -309,7 +309,7 @@ def _ends_key(match: Any) -> bool:
 
 
 def _is_filled(match: Any) -> bool:
-    r"""Return whether the line continues, for example with more of a key that contains ``\n``."""
+    r"""Return whether the line continues, for example, with more of a key that contains ``\n``."""
     return bool(match.group(b"secret").strip())
 
 

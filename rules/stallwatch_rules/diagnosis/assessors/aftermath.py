@@ -59,7 +59,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
     report that a peer was lost never explains the crash of that peer, even if the report comes before the
-    crash. If such a consequence, for example a report from Ray that a worker died, is already a symptom, the
+    crash. If such a consequence, for example, a report from Ray that a worker died, is already a symptom, the
     earlier failures explain this symptom.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
@@ -265,7 +265,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> bool:
     """Return whether a finding shows only exit codes of processes, and training then reported its end.
 
-    For example, a reinforcement learning run executes generated code in a sandbox.
+    For example, a reinforcement learning run starts generated code in a sandbox.
     """
     lines = [hits.last.line for hits in finding.hits.values()]
     only_codes = bool(lines) and all(map(_EXIT_CODE.search, finding.texts()))
