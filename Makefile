@@ -71,7 +71,7 @@ demo-live: $(VENV)/.base $(VENV)/.repro ## the same with the training itself (in
 record: $(VENV)/.base $(VENV)/.repro ## make the demo's recording again, with real DeepSpeed
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/repro/record.py
 
-lint: $(VENV)/.dev ## ruff, mypy, the direction of imports, and words with a private sense
+lint: $(VENV)/.dev ## ruff, mypy, the direction of imports, and words to avoid
 	$(BIN)/ruff check $(DIRS)
 	$(BIN)/ruff format --check $(DIRS)
 	$(BIN)/mypy

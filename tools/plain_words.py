@@ -1,4 +1,4 @@
-"""Find words that the project uses in a private sense: ``python tools/plain_words.py``.
+"""Find private words, and words that the style guide advises against: ``python tools/plain_words.py``.
 
 With ``--sample SEED``, print random texts instead, for a reader who rates them.
 
@@ -302,7 +302,7 @@ def _group(name: str, line: str) -> str:
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
 @click.option("--sample", "seed", type=int, metavar="SEED", help="Print random texts for a rating instead.")
 def main(paths: tuple[str, ...], only: str | None, count: bool, seed: int | None) -> None:
-    """Print the locations and the replacements of private words. The exit code is 1 if there are any."""
+    """Print the locations and the replacements of listed words. The exit code is 1 if there are any."""
     if seed is not None:
         for number, (group, place, quoted) in enumerate(sample(seed), 1):
             click.echo(f"[{number}] {group}: {place}\n{quoted}\n")

@@ -67,6 +67,9 @@ It is not only for Slurm, but for every scheduler. The two files are all the sam
 Tests on a machine where there is no GPU are skipped.
 There are so many lines that the log is searched in parts, so many threads help.
 The spare stands by.
+Each file names its sources. If only a configuration file names a folder, it reads a path that the file names.
+The GPUs are at 100% utilization. No metric shows the utilization, temperature, and power of GPUs.
+A dummy loss sums the parameters.
 """
 PRIVATE = [
     ("Ranks are told of it.", "reported"),
@@ -84,6 +87,13 @@ PRIVATE = [
     ("A list; empty where there is none.", "if there is"),
     ("It was mended.", "fix"),
     ("A process of so many threads.", "this many"),
+    ("The host names differ.", "hostname"),
+    ("The rank comes from the file name.", "filename"),
+    ("The file names suggest 3 jobs.", "filename"),
+    ("Run the branch on dummy input.", "placeholder"),
+    ("Press Ctrl-D.", "Control+C"),
+    ("It utilizes both cores.", "use"),
+    ("Clone the repo.", "repository"),
 ]
 
 
