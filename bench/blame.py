@@ -281,7 +281,7 @@ def judged(trial: Trial, found: StallStacks) -> str:
 
 
 def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
-    """Draw random trials until the run of a trial hangs. Return this trial.
+    """Draw random trials until the run of a trial stalls. Return this trial.
 
     Several draws can be necessary, because some changes to the order of operations are harmless.
     """

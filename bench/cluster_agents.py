@@ -289,7 +289,7 @@ def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
 
 
 class Fleet:
-    """All agents of one run, and the time when the run hangs."""
+    """All agents of one run, and the time when the run stalls."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class Truth:
 
 @dataclass
 class State:
-    """The state of a rank when the run hangs."""
+    """The state of a rank when the run stalls."""
 
     step: int  #: newest step that the rank finished
     op: Op

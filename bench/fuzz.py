@@ -2,11 +2,11 @@
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
-Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged
-(``fuzzing/mutation.py``). Fast parsers get more inputs. An input fails if it raises an exception that the
-parser's documentation does not name, if it hangs, or if it needs unlimited memory. An input also fails if
-it takes more than ten times the parser's median time per byte, three times in a row and for more than 10
-ms. The file that ``--failures`` names contains a line for each failure, with the numbers that reproduce it:
+Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged (``fuzzing/mutation.py``).
+Fast parsers get more inputs. An input fails if the parser raises an exception that its documentation does not
+name, stops responding, or needs unlimited memory. An input also fails if the parser takes more than ten times
+its median time per byte, three times in a row and for more than 10 ms. The file that ``--failures`` names
+contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 

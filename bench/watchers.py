@@ -68,7 +68,7 @@ class SimulatedLooks:
 
     def __init__(self) -> None:
         self.doing: Doing | Literal["hang"] = "step"
-        self.inside: Doing = "step"  #: activity of the run when it began to hang
+        self.inside: Doing = "step"  #: activity of the run when it began to stall
         self.ranks = 1
         self.under_way = False
         self._moved = 0
@@ -172,7 +172,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Watch a run until its time is over. Then let the run hang in its current activity."""
+    """Watch a run until its time is over. Then let the run stall in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:

@@ -158,8 +158,8 @@ def key_of_planned(key: str) -> str:
 def fingerprint(url: str) -> str:
     """Return the name of a chat in the database: a hash of its URL that is the same on every host.
 
-    The name has 32 hexadecimal digits. The hash is slow on purpose (50 ms per URL), because a password in a
-    URL can be weak.
+    The name has 32 hexadecimal digits. The hash is intentionally slow (50 ms per URL), because a password in
+    a URL can be weak.
     """
     salt = b"stallwatch chat url"
     return hashlib.scrypt(url.strip().encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()

@@ -4,8 +4,8 @@
 
 Each program runs under the real ``stallwatch run`` with real thresholds. The recorder copies the run's folder
 15 seconds after the hang was reported, or 200 seconds after the hang began. The copy contains the files that
-a user finds while a run hangs. Any tool can use the logs, which include the time of each line. Stallwatch
-also uses its own observations (stacks of the processes).
+a user finds while a run is stalled. Any tool can use the logs, which include the time of each line.
+Stallwatch also uses its own observations (stacks of the processes).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from machine import free_port  # noqa: E402
 
 AFTER_EVENT, AFTER_REPORT, AT_MOST = 200.0, 15.0, 360.0
 PROGRAM_HANGS = HERE / "programs" / "hangs.py"
-#: Parts of the names of live programs that are not recorded because they do not hang within a minute, such as
+#: Parts of the names of live programs that are not recorded because they do not stall within a minute, such as
 #: programs in which a start or a request takes ten minutes.
 _NOT = (
     "never-joins",

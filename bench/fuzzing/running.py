@@ -1,7 +1,7 @@
 """Run the inputs of a target in a supervised process with limited memory.
 
 The process writes the number of its current input to shared memory. With this number, the caller can identify
-an input that hangs or kills the process, and can continue with the next input.
+an input that blocks or ends the process, and can continue with the next input.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def score_samples(number: int) -> None:
 
 
 def rank_0_hangs_in_the_5th_evaluation() -> None:
-    """Hang in the fifth evaluation on rank 0 while the other ranks wait in a barrier."""
+    """Block in the fifth evaluation on rank 0 while the other ranks wait in a barrier."""
     loop = Loop(0.2)
     for number in range(1, 6):
         loop.train(25)

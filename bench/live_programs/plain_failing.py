@@ -1,4 +1,4 @@
-"""Single-process training loops that fail or hang after some healthy steps."""
+"""Single-process training loops that fail or stop responding after some healthy steps."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def save_into_a_blocked_pipe() -> None:
 
 
 def chatty_logger_beside_a_hang() -> None:
-    """Run a thread that prints while the main thread hangs."""
+    """Run a thread that prints while the main thread is blocked."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def chat() -> None:

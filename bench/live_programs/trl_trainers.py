@@ -134,7 +134,7 @@ def grpo_reward_hangs_on_rank_1() -> None:
 
 
 def sft_collator_hangs() -> None:
-    """Hang in the collator, which runs in the main process without loader workers."""
+    """Block in the collator, which runs in the main process without loader workers."""
     trl_trainer = sft(500)
     collate, calls = trl_trainer.data_collator, 0
 

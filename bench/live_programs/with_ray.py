@@ -10,7 +10,7 @@ from common import CHANCE, HOUR, event, run
 
 
 class Player:
-    """An actor that produces rollouts of varying lengths and hangs in rollout number `hangs_at`."""
+    """An actor that produces rollouts of varying lengths and blocks in rollout number `hangs_at`."""
 
     def __init__(self, hangs_at: int) -> None:
         self._number, self._hangs_at = 0, hangs_at

@@ -138,7 +138,7 @@ def rank_1_hangs_zero3() -> None:
 
 
 def rank_1_hangs_after_trace_cache_lines() -> None:
-    """Hang in the code of rank 1 after lines about the trace cache.
+    """Block in the code of rank 1 after lines about the trace cache.
 
     These lines are not the cause of the hang.
     """

@@ -127,7 +127,7 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill all processes in the child's process group, even if the child hangs."""
+    """Kill all processes in the child's process group, even if the child does not respond."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 

@@ -47,4 +47,4 @@ def _end_with_starter() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
-    os._exit(128 + signal.SIGTERM)  # this process hangs, and the starting process has ended
+    os._exit(128 + signal.SIGTERM)  # this process does not respond, and the starting process has ended

@@ -25,9 +25,9 @@ def limit_malloc_arenas() -> None:
     """Limit all threads to two shared heaps because glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
-    CPython 3.11 hangs in that case, because its exception handling needs memory again, retries endlessly,
-    and keeps the GIL (Python/ceval.c, exception_unwind). The agent then forwards no more output. With C
-    libraries other than glibc, the function does nothing.
+    CPython 3.11 stops responding in that case, because its exception handling needs memory again, retries
+    endlessly, and keeps the GIL (Python/ceval.c, exception_unwind). The agent then forwards no more output.
+    With C libraries other than glibc, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

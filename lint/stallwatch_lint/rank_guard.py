@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make, but that the script makes on only one rank, so that this rank hangs.
+"""Find calls that all ranks must make, but that only one rank makes, so that this rank waits forever.
 
 According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank
 0 calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model``

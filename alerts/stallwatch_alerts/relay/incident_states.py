@@ -22,7 +22,7 @@ HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-# Maximum seconds between an incident and its alert, due to scraping, evaluation, and clock differences.
+# Maximum seconds between an incident and its alert, because of scraping, evaluation, and clock differences.
 _APART = 120.0
 
 #: A function that takes a run's name, and returns the run's incidents, newest first.

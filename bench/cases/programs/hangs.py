@@ -1,4 +1,4 @@
-"""Run a small training program that hangs in a chosen way after some healthy steps.
+"""Run a small training program that stops responding in a chosen way after some healthy steps.
 
     python hangs.py SCENARIO
 
@@ -295,7 +295,7 @@ def strip_markup(text: str) -> None:
 
 
 def regex_backtracks() -> None:
-    """Hang while matching a regular expression that backtracks.
+    """Block while matching a regular expression that backtracks.
 
     The match runs in compiled code that holds the interpreter lock.
     """
@@ -371,7 +371,7 @@ def lookup_teacher(stream: Any) -> str:
 
 
 def helper_does_not_answer() -> None:
-    """Hang on a pipe to a helper process that has stopped answering."""
+    """Block on a pipe to a helper process that has stopped responding."""
     helper = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(3600)"], stdout=subprocess.PIPE, text=True
     )
@@ -380,7 +380,7 @@ def helper_does_not_answer() -> None:
 
 
 def hangs_before_the_last_save() -> None:
-    """Finish the last step, and hang before the final save."""
+    """Finish the last step, and block before the final save."""
     global TOTAL
     TOTAL = STEPS
     Loop().train()
@@ -528,7 +528,7 @@ def rank_1_polls_for_a_cache() -> None:
     loop.train(1000)
 
 
-#: Correct answer by scenario: number of ranks, function or call that hangs, and rank at fault (or None).
+#: Correct answer by scenario: number of ranks, function or call that blocks, and rank at fault (or None).
 SCENARIOS: dict[str, tuple[int, str, int | None]] = {
     "socket_without_timeout": (1, "read_from_label_server", None),
     "child_process_never_ends": (1, "convert_audio", None),

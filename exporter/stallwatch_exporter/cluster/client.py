@@ -384,7 +384,7 @@ class HttpBacking:
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
             self._kept_at = self._clock()
-            # Use a thread because a file system that hangs must not delay the posts.
+            # Use a thread because a file system that does not respond must not delay the posts.
             threading.Thread(target=self._source.keep, name="stallwatch-cluster-secret", daemon=True).start()
         return self._signed
 

@@ -84,7 +84,7 @@ def replay(
 ) -> int:
     """Print the run in `folder` at `speed` times its original pace, and return its exit code.
 
-    The replay includes the period without output before the recorded end, so a run that hung hangs again in
+    The replay includes the period without output before the recorded end, so a stalled run also stalls in
     the replay. If an agent watches the replay, additional processes represent the ranks during a stall.
     `max_gap` is the maximum number of seconds without output. Raises `NoRecording` if there is nothing to
     print.

@@ -46,7 +46,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Seconds without a new record after which an agent on another host counts as lost. Agents write a record
 #: every few seconds, but NFS can cache a file for a minute (acregmax, nfs(5)), and clocks can differ.
 SILENT_SECONDS = 300.0
-#: The limit for an agent on this host, which has the same clock and NFS cache, but whose disk can hang.
+#: The limit for an agent on this host, which has the same clock and NFS cache, but whose disk can block.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5

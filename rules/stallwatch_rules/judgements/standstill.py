@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run that has completed no step since an evaluation began, because the evaluation hangs."""
+    """Assess a run that has completed no step since an evaluation began, because the evaluation stalls."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -40,7 +40,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Assess a run that hangs in its first collectives because peer-to-peer transfers between GPUs fail.
+    """Assess a run that stalls in its first collectives because peer-to-peer transfers between GPUs fail.
 
     `direct` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
     `first_work` is the number of the collective that timed out.

@@ -158,7 +158,7 @@ class LineReader:
         """Return the unfinished segment of a progress bar if no bytes were added to it after `since`.
 
         A progress bar prints a carriage return before each state. Therefore, only the next state ends a
-        segment, and a run that hangs never prints another state. The segment is returned only once. Bytes
+        segment, and a stalled run never prints another state. The segment is returned only once. Bytes
         that arrive later start a new segment. An ordinary unfinished line is not returned.
         """
         at = since if self._held_at is None else self._held_at

@@ -221,13 +221,13 @@ def phase_sign(text: str) -> Sign | None:
 WORDS = ("HTTP/", "throughput")  #: each line about the work of a server contains at least one of these words
 
 #: The format of the access log in uvicorn 0.54.0 (``config.py``). Requests that only read or set the state of
-#: a server are excluded, because a server also answers ``GET /health`` while its engine hangs.
+#: a server are excluded, because a server also answers ``GET /health`` while its engine does not respond.
 _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
 #: The formats of vLLM 0.11.0 (``v1/metrics/loggers.py``) and of the SGLang scheduler ("Decode batch" lines).
-#: An engine that is idle or hangs reports a throughput of 0.
+#: An engine that is idle or does not respond reports a throughput of 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 

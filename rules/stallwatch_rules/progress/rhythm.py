@@ -169,8 +169,8 @@ def _last_sign(stream: StreamReading) -> float | None:
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
     """Return whether one of the first lines of the log occurs again after a long gap in the log.
 
-    Such a line shows that the program was started again. A program that hangs does not restart by itself, so
-    the gap was not a stall.
+    Such a line shows that the program was restarted. A stalled program does not restart by itself, so the gap
+    was not a stall.
     """
     entries = stream.templates.entries.values()
     first = (entry for entry in entries if entry.index < FIRST_LINES and entry.count > 1)

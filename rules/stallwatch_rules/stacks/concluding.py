@@ -33,8 +33,8 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
     """Return the diagnosis with a sentence about the stacks, and with the odd rank as the rank to inspect.
 
-    If the run hangs for an unknown reason, the diagnosis gets the odd rank and advice that fits the stacks.
-    If a log shows the cause, the rank of the cause remains, because the odd rank might hang as a
+    If the run stalls for an unknown reason, the diagnosis gets the odd rank and advice that fits the stacks.
+    If a log shows the cause, the rank of the cause remains, because the odd rank might stall as a
     consequence of this cause.
     """
     summary = sentence(stacks)
@@ -101,7 +101,7 @@ def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis with different advice if the run hangs without a message."""
+    """Return the diagnosis with different advice if the run stalls without a message."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -122,7 +122,7 @@ def _is_alone(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that match together with a stall of `rule` but do not explain why a rank hangs."""
+    """Return the rules that match together with a stall of `rule` but do not explain why a rank stalls."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 

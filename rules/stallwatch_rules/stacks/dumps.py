@@ -4,8 +4,8 @@ A dump shows the position of a rank in its process groups, and the pending colle
 
 torch writes a dump file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
 ``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). The file is a pickle, or JSON without
-frames. A rank that hangs in its own code also has a dump. This dump shows the last collective that the rank
-joined, but not the code in which the rank hangs.
+frames. A rank that stalls in its own code also has a dump. This dump shows the last collective that the rank
+joined, but not the code in which the rank stalls.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
     """Return the modules of a model that are in evaluation mode, and their paths.
 
     Unless `strict` is True, return only modules that have trainable parameters themselves and no running
-    statistics. The reason is that programs keep frozen parts and batch normalization in evaluation mode on
-    purpose.
+    statistics. The reason is that programs intentionally keep frozen parts and batch normalization in
+    evaluation mode.
     """
     found = {}
     for name, module in model.named_modules():
