@@ -158,9 +158,9 @@ def test_stall_ended_by_ctrl_c_announces_no_further_message(stall: Stall) -> Non
     ending = Ending("interrupted", 130, "SIGINT")
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0, ending=ending)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] interrupted by Ctrl-C or SIGINT, after a stall of 48 s"
+    assert english.title == "[myrun] interrupted by Control+C or SIGINT, after a stall of 48 s"
     assert chinese.title == "[myrun] 卡住 48 秒后，任务被 Ctrl-C 或 SIGINT 中断"
-    assert "interrupted by Ctrl-C or SIGINT" in english.text and "被 Ctrl-C 或 SIGINT 中断" in chinese.text
+    assert "interrupted by Control+C or SIGINT" in english.text and "被 Ctrl-C 或 SIGINT 中断" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
     assert incident_notice(stopped, "en", None).level == "info"
@@ -273,7 +273,11 @@ def test_links_and_markup_of_pages_are_removed(stall: Stall, oom_page: RulePage)
         (Ending("oom-killed", 137, "SIGKILL"), "killed by the kernel's OOM killer", "OOM killer"),
         (Ending("killed", 143, "SIGTERM"), "interrupted by SIGTERM", "被 SIGTERM 中断"),
         (Ending("time-limit", 143, "SIGTERM"), "interrupted by its time limit", "到达时间上限被中断"),
-        (Ending("interrupted", 130, "SIGINT"), "interrupted by Ctrl-C or SIGINT", "被 Ctrl-C 或 SIGINT 中断"),
+        (
+            Ending("interrupted", 130, "SIGINT"),
+            "interrupted by Control+C or SIGINT",
+            "被 Ctrl-C 或 SIGINT 中断",
+        ),
         (Ending("killed", 137, "SIGKILL"), "killed by SIGKILL", "被 SIGKILL 终止"),
         (Ending("unknown", None), "cause unknown", "原因不明"),
     ],
@@ -363,7 +367,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         primary=None,
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] fatal: a rank's process is gone while the other ranks continue (rank 1)"
+    assert english.title == "[myrun] fatal: a rank's process is gone, but the other ranks continue (rank 1)"
     assert chinese.title == "[myrun] 致命：有 rank 的进程已退出，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
@@ -371,7 +375,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
-    assert over.title == "[myrun] over: a rank's process is gone while the other ranks continue (rank 1)"
+    assert over.title == "[myrun] over: a rank's process is gone, but the other ranks continue (rank 1)"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

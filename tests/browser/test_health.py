@@ -17,7 +17,7 @@ def test_test_message_reaches_the_chat(scene, watched, source: str) -> None:  # 
     page.get_by_test_id("stAlert").wait_for()
     assert len(scene.chat.messages) == before + 1
     assert "s3cr3t" not in page.content()
-    page.get_by_text("No agent lost a record").wait_for()
+    page.get_by_text("No agent has lost records").wait_for()
     page.get_by_text("duckdb").first.wait_for()
     if source == "embedded":
         page.get_by_role("gridcell", include_hidden=True, name="steady").first.wait_for(state="attached")

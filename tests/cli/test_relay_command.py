@@ -68,7 +68,7 @@ def test_chat_in_a_route_is_sufficient(stallwatch: Stallwatch, tmp_path: Path) -
     [
         (
             f'[7, "{CHAT}"]',
-            "THE RELAY STARTS WITHOUT THE IGNORED CHATS THAT ARE LISTED ABOVE: it sends messages only to json://127.0.0.1:1/**",
+            "THE RELAY STARTS WITHOUT THE IGNORED CHATS IN THE PRECEDING LINES: it sends messages only to json://127.0.0.1:1/**",
         ),
         ("[7]", "no chat is configured: write urls"),
         ("7", "NOBODY WILL BE NOTIFIED"),

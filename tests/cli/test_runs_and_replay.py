@@ -191,7 +191,7 @@ def test_interrupted_run_did_not_fail(stallwatch: Stallwatch, home: Path) -> Non
     folder = RunFolder.create("stopped", ["train.py"], home=home, now=1000.0)
     folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
-    assert (row[1], row[4]) == ("interrupted", "interrupted by Ctrl-C or SIGINT (exit code 130)")
+    assert (row[1], row[4]) == ("interrupted", "interrupted by Control+C or SIGINT (exit code 130)")
     folder.write_info(state="finished", ending=Ending("unknown", None))  # the agent was stopped
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
     assert (row[1], row[4]) == ("not watched", "unknown")

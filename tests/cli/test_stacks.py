@@ -197,7 +197,7 @@ def childless() -> Iterator[int]:
 
 SAYS = [
     ({"ended_at": 1.8e9}, "run sft has ended; to see how the run ended, use stallwatch diagnose"),
-    ({"host": "n7"}, "run sft is watched on n7: run this command on that host"),
+    ({"host": "n7"}, "run sft is being watched on n7: run this command on that host"),
     ({"namespace": "x/pid:[1]"}, "run this command in that container"),
     ({"pid": 2**22 + 1}, "sft has no rank"),
     ({}, "sft has no rank"),

@@ -120,5 +120,5 @@ def test_end_of_the_run_is_not_repeated_in_the_panel_of_an_incident() -> None:
     ending = Ending("interrupted", 130, "SIGINT", "The run was interrupted.", 80.0)
     over = stall(status="resolved", resolution="run-stopped", resolved_at=60.0, ending=ending)
     text = shown(io.StringIO(), stall(), over)
-    assert "interrupted by Ctrl-C or SIGINT, after a stall of 1 min" in text
+    assert "interrupted by Control+C or SIGINT, after a stall of 1 min" in text
     assert "How the run ended" not in text and "The run was interrupted." not in text

@@ -85,7 +85,7 @@ def test_bad_responses_are_described(server: str, path: str, expected: str, seco
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "/etc/passwd"])
 def test_only_http_is_fetched(url: str) -> None:
-    with pytest.raises(ScrapeError, match="not an http address"):
+    with pytest.raises(ScrapeError, match="not an HTTP address"):
         fetch(url)
 
 

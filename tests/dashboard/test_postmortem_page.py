@@ -119,12 +119,12 @@ def test_comparison_and_differing_endings_are_shown(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(reading, "read_uploads", read)
     app = upload(page("postmortem"), ("failed.log", b"x"))
-    assert not app.exception and "not healthy itself" not in texts(app, "info")
+    assert not app.exception and "itself not healthy" not in texts(app, "info")
     assert "rank 0: a\nrank 1: b" in texts(app, "text")
     assert "conveyor 7" in texts(app, "code") and "warning · rank 0" in texts(app, "caption")
     app.get("file_uploader")[1].set_value([("other.log", b"y", "text/plain")]).run()
     assert not app.exception and "conveyor 7" not in texts(app, "code")
-    assert "not healthy itself" in texts(app, "info") and "no new line" in texts(app, "caption")
+    assert "itself not healthy" in texts(app, "info") and "no new line" in texts(app, "caption")
 
 
 def test_older_reports_are_folded(page_settings: DashboardSettings) -> None:

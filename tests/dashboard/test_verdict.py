@@ -443,7 +443,7 @@ def test_interrupted_run_is_not_called_failed(make_incident: Callable[..., Incid
         ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
     )
     found = judged(stopped)
-    assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C or SIGINT at step 57 / 900")
+    assert (found.level, found.headline) == ("quiet", "Interrupted by Control+C or SIGINT at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
     assert judged(stopped, language="zh").headline == "被 Ctrl-C 或 SIGINT 中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
@@ -456,7 +456,7 @@ def test_interrupted_run_is_not_called_failed(make_incident: Callable[..., Incid
         (Ending("killed", 143, "SIGTERM"), 57, "Interrupted by SIGTERM at step 57 / 900"),
         (Ending("killed", 143, "SIGTERM"), None, "Interrupted by SIGTERM"),
         (Ending("time-limit", 124), 57, "Interrupted by its time limit at step 57 / 900"),
-        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Ctrl-C or SIGINT"),
+        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Control+C or SIGINT"),
         (Ending("interrupted", 131, "SIGQUIT"), None, "Interrupted by SIGQUIT"),
     ],
 )

@@ -153,7 +153,7 @@ def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
     diagnosis = run.end("interrupted", 130)
     assert (run.sent, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
-        "The run was interrupted (Ctrl-C) 25 s after its last step."
+        "The run was interrupted (Control+C) 25 s after its last step."
         " Steps usually took 1 s, so the run might have been stalled."
     ]
 
@@ -161,7 +161,7 @@ def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
 def test_ctrl_c_soon_after_a_step_is_only_an_interruption(run: Any) -> None:
     run.steps(1, 30, seconds=8.0)
     run.wait(20)
-    assert rendered(run.end("interrupted", 130).notes) == ["The run was interrupted (Ctrl-C)."]
+    assert rendered(run.end("interrupted", 130).notes) == ["The run was interrupted (Control+C)."]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_stopped_run_shows_where_its_quiet_ranks_were(
 
 
 @pytest.mark.parametrize(
-    ("before", "note"), [(4.0, "The run was interrupted (Ctrl-C)."), (25.0, "25 s after its")]
+    ("before", "note"), [(4.0, "The run was interrupted (Control+C)."), (25.0, "25 s after its")]
 )
 def test_time_after_ctrl_c_does_not_count_as_waiting(
     run: Any, catalogue: Catalogue, before: float, note: str

@@ -99,12 +99,14 @@ def test_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Rank
     assert run.changes == [(GONE + "/1", "open", "")]
     (found,) = run.sent
     assert (found.severity, found.rank, found.harm, found.total_steps) == ("critical", 1, "fatal", 1000)
-    assert render(found.note) == "The process of rank 1 is gone, and the other ranks continue without it."
+    assert (
+        render(found.note) == "The process of rank 1 is gone, and the other ranks continue without this rank."
+    )
     ranks.kill(2)
     run.wait(100)
     assert {
         render(each.note) for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2
-    } == {"The processes of ranks 1, 2 are gone, and the other ranks continue without them."}
+    } == {"The processes of ranks 1, 2 are gone, and the other ranks continue without these ranks."}
     assert (run.sent[-1].rule, run.sent[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
     run.end("failed", 1)
     assert run.changes == [(GONE + "/1", "open", ""), (GONE + "/1", "resolved", "run-failed")]
@@ -195,7 +197,7 @@ def test_observed_exit_of_a_rank_is_reported(
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
-    said = "The process of rank 1 is gone, and the other ranks continue without it."
+    said = "The process of rank 1 is gone, and the other ranks continue without this rank."
     assert render(run.sent[0].note) == f"{said} {expected}".rstrip()
     assert render(run.sent[0].note, "zh").endswith(chinese or "仍在运行。")
 
@@ -210,7 +212,7 @@ def test_rank_with_an_unknown_exit_code_did_not_succeed(run: Any, ranks: Ranks) 
     assert run.changes == []  # an error that the rank printed would be reported first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
-    assert render(run.sent[0].note).endswith("continue without it. The exit code was 7.")
+    assert render(run.sent[0].note).endswith("continue without this rank. The exit code was 7.")
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
@@ -292,7 +294,7 @@ def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) ->
     tell_steps(run, {0: 20 + GONE_ON, 2: 5 + GONE_ON})
     run.wait(2)
     assert run.changes == [(EARLY + "/1", "open", "")]
-    note = "Rank 1 ended without an error at step 5, and the other ranks continue without it."
+    note = "Rank 1 ended without an error at step 5, and the other ranks continue without this rank."
     assert (run.sent[0].severity, run.sent[0].rank, render(run.sent[0].note)) == ("warning", 1, note)
     assert render(run.sent[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)

@@ -184,7 +184,7 @@ def test_killed_rank_without_a_probe_is_reported_live(
     gone = run.sent[0]
     assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)
     assert render(gone.note).startswith(
-        "The process of rank 1 is gone, and the other ranks continue without it. "
+        "The process of rank 1 is gone, and the other ranks continue without this rank. "
         "The termination signal was SIGKILL."
     )
     assert (run.ending.kind, run.sent[-1].resolution) == ("killed", "run-failed")

@@ -53,7 +53,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (-15, {"passed_on": signal.SIGTERM}, "killed", 143, "SIGTERM", "sent to stallwatch"),
         (1, {"passed_on": signal.SIGTERM}, "killed", 1, "SIGTERM", "sent to stallwatch"),
         (-2, {}, "interrupted", 130, "SIGINT", "SIGINT"),
-        (1, {"interrupted": True}, "interrupted", 1, None, "Ctrl-C"),
+        (1, {"interrupted": True}, "interrupted", 1, None, "Control+C"),
         (130, {}, "interrupted", 130, "SIGINT", "128 + 2"),
         (124, {}, "time-limit", 124, None, "timeout(1)"),
         (-15, {"slurm_end": 100.0, "now": 101.0}, "time-limit", 143, "SIGTERM", "SLURM_JOB_END_TIME"),

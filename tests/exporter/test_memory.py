@@ -99,12 +99,12 @@ def test_unknown_memory_is_not_mentioned() -> None:
 def test_pod_is_named_in_kubernetes() -> None:
     killed = MemoryHeld().with_memory(classify(-9), [], POD)
     assert killed.kind == "killed"
-    assert "`kubectl describe pod sft-worker-0` shows whether the pod was OOMKilled or evicted" in render(
+    assert "`kubectl describe pod sft-worker-0` shows whether the Pod was OOMKilled or evicted" in render(
         killed.detail
     )
     oom = MemoryHeld().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert "Kubernetes reports this ending as OOMKilled" in render(oom.detail)
-    assert "(pod sft-worker-0)" in render(oom.detail)
+    assert "(Pod sft-worker-0)" in render(oom.detail)
 
 
 def test_memory_is_described_in_chinese() -> None:

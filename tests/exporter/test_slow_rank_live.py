@@ -103,7 +103,7 @@ def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, 60, 0.8, more_tokens=1.6)
     (incident,) = run.sent
     assert incident.rank == 1
-    assert render(incident.note).startswith(f"Rank 1 on {incident.host} gets more tokens than")
+    assert render(incident.note).startswith(f"Rank 1 on {incident.host} receives more tokens than")
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

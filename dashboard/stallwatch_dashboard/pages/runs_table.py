@@ -93,7 +93,7 @@ COLUMNS = (
     Column("duration", 88, "duration", "seconds", formats.seconds, True),
     Column("memory", 84, "memory", "memory_bytes", formats.byte_size),
     Column("headroom", 88, "headroom", "headroom", formats.byte_size, rising=True, help="help_headroom"),
-    Column("invalidations_a_step", 100, "invalidations", "invalidations_per_step"),
+    Column("invalidations_a_step", 164, "invalidations", "invalidations_per_step"),
     Column("goodput", 80, "goodput", "goodput", _percent, rising=True, help="help_goodput"),
     Column("lost_to_stalls", 104, "lost", "stalled_seconds", _seconds_lost, True, help="help_lost"),
     Column("started", 144, "started", "started_at"),

@@ -282,7 +282,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
     """Examine a new template, and return its data. Return ``None`` if there are too many templates.
 
-    If many templates were examined already, a new template is examined only when it occurs a second time.
+    If many templates have already been examined, a new template is examined only at its second occurrence.
     """
     if stream.tried >= _MOST_KINDS and hash(key) not in stream.once:
         if len(stream.once) >= _MOST_NONE:

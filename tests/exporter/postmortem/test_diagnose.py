@@ -313,7 +313,9 @@ def test_stall_continues_only_while_an_agent_watches(
     keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.findings[0].note.startswith(f"No step has finished for {length}")
-    assert ("the stall is not over: no step has finished for 10 min" in found.notes[0]) == (started == "now")
+    assert ("the stall has not ended: no step has finished for 10 min" in found.notes[0]) == (
+        started == "now"
+    )
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -325,7 +327,7 @@ def test_run_stopped_long_after_its_last_step_says_so(
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
     (note,) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note.startswith("The run was interrupted (Ctrl-C)")
+    assert note.startswith("The run was interrupted (Control+C)")
     assert ("57 s after its last step. Steps usually took 1 s" in note) == late
 
 
@@ -370,7 +372,7 @@ def test_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, cat
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "failed"
     assert diagnosis.notes[0].endswith(
-        "The process of rank 1 is gone, and the other ranks continue without it."
+        "The process of rank 1 is gone, and the other ranks continue without this rank."
     )
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].endswith("rank 1 的进程已退出，其余 rank 仍在运行。")
@@ -432,7 +434,7 @@ def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogu
     quiet = {"started_at": now, "updated_at": now, "quiet_since": now - 1500, "threshold": 1800.0}
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
     (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note == "There has been no sign of progress for 25 min. A stall is reported after 30 min."
+    assert note == "There has been no sign of progress for 25 min. Stallwatch reports a stall after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

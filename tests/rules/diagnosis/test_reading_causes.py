@@ -273,5 +273,5 @@ def test_stopping_by_hand_is_not_a_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("KeyboardInterrupt") + f"{SIGTERM}\n{WRAPPER}\n"
     diagnosis = diagnose(text + raised("ValueError: queue is closed"))
     assert diagnosis.verdict == "interrupted"
-    assert "Ctrl-C" in diagnosis.notes[0]
+    assert "Control+C" in diagnosis.notes[0]
     assert finding(diagnosis, "child-failed").harm == "harmless"

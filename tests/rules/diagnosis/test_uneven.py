@@ -169,4 +169,4 @@ def test_unfinished_log_shows_where_to_look_if_the_run_hangs(diagnose: Ask) -> N
     expected = (
         "look at rank 5 first: the last step of rank 5 is 100, but the last step of all other ranks is 103."
     )
-    assert found.notes[-1] == f"If the run hangs, {expected}"
+    assert found.notes[-1] == f"If the run has stalled, {expected}"

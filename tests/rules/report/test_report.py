@@ -290,8 +290,8 @@ def test_doubt_about_the_whole_diagnosis_comes_before_the_cause() -> None:
     doubt = message("diagnosis.other-run-time", one="a.log", other="b.log")
     found = diagnosis(notes=[doubt, "rank 2 is missing"])
     for text in (flat(printed(found)), to_markdown(found), to_html(found)):
-        assert text.count("a.log and b.log look like consecutive runs") == 1
-        assert text.index("look like consecutive runs") < text.index("Halve the micro batch")
+        assert text.count("a.log and b.log look like logs of consecutive runs") == 1
+        assert text.index("look like logs of consecutive runs") < text.index("Halve the micro batch")
         assert text.index("Halve the micro batch") < text.index("rank 2 is missing")
 
 
@@ -333,7 +333,7 @@ def test_shortened_exception_keeps_its_location() -> None:
 def test_interrupted_run_is_labelled() -> None:
     known = {"verdict": "interrupted", "interrupted_by": "user"}
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
-    assert "INTERRUPTED   The run was interrupted (Ctrl-C or SIGINT)" in printed(found).splitlines()[0]
+    assert "INTERRUPTED   The run was interrupted (Control+C or SIGINT)" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
     assert "已中断   训练被中断" in printed(found, "zh").splitlines()[0]
 
