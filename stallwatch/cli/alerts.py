@@ -100,9 +100,9 @@ def test(
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
     With --through prometheus, the message takes the same path as alerts, and the output names the first
-    step of the path that fails. Exit code: 1 if a URL did not accept the message, a step failed, a route
-    names an unknown rule or family, a file was ignored because other accounts can write to it, or the
-    configuration has any other mistake. The output masks URLs.
+    failing step of the path. Exit code: 1 if a chat did not accept the message, a step failed, a route names
+    an unknown rule or family, a file was ignored because other accounts can write to it, or the configuration
+    has any other mistake. The output masks URLs.
     """
     config = app.config(hides_notifications, also=report_wrong_alerts)
     if through is not None:
@@ -151,7 +151,9 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 
 
 @alerts.command()
-@click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
+@click.option(
+    "--run", metavar="NAME", help="List only messages about this run; the beginning of its name is enough."
+)
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum number of messages (default: 50)."
 )
@@ -199,9 +201,9 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     """Send the messages that earlier runs on this host could not deliver.
 
-    Messages that still wait are listed by chat, with the reason. Exit code: 1 if a message that is due is
-    still waiting, even for a chat that is not configured. Messages held for quiet hours and escalations do
-    not count. The rate limits and pauses of the chats apply.
+    Messages that are still waiting are listed by chat, with the reason. Exit code: 1 if a message that is due
+    is still waiting, even for a chat that is not configured. Escalations, and messages that are held during
+    quiet hours, do not count. The rate limits and pauses of the chats apply.
 
     A chat that was removed from the configuration is listed with a name. To discard its messages, pass the
     name to --drop. If hosts share a database, first check that the chat is not configured on another host.

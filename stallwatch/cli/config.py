@@ -47,7 +47,7 @@ def show(app: App) -> None:
     if loaded.file is not None:
         click.echo(printable(f"file: {loaded.file}"))
     elif not loaded.ignored:
-        print_notice("no stallwatch.toml was found; the defaults work without one")
+        print_notice("no stallwatch.toml was found; the defaults apply")
     if report_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)
 
@@ -58,15 +58,15 @@ def show(app: App) -> None:
 def trust(file: Path | None, revoke: bool) -> None:
     """Trust FILE in its current state, or list the trusted files.
 
-    Stallwatch ignores a stallwatch.toml in the current folder that another account could have written. After
-    you trust the file, Stallwatch reads it as long as its path and content do not change.
+    If another account could have written the stallwatch.toml in the current folder, Stallwatch ignores the
+    file. After you trust the file, Stallwatch reads the file as long as its path and content do not change.
 
     \b
     stallwatch config trust stallwatch.toml
     stallwatch config trust
     stallwatch config trust --revoke stallwatch.toml
 
-    Exit code: 1 if FILE cannot be trusted, or was not trusted; otherwise 0.
+    Exit code: 1 if FILE cannot be trusted or, with --revoke, was not trusted; otherwise 0.
     """
     if file is None:
         if revoke:

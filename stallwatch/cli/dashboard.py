@@ -34,7 +34,8 @@ def dashboard(app: App, insecure: bool) -> None:
     stallwatch dashboard
     ssh -L 8501:127.0.0.1:8501 node     # secure access to the dashboard of another machine
 
-    The dashboard finds the runs of this machine; add agents on other machines to [dashboard] targets.
+    The dashboard finds the runs of this machine. To show agents on other machines, add the agents to
+    [dashboard] targets.
     """
     from stallwatch.config.handover import dashboard_settings
 

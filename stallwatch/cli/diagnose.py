@@ -155,12 +155,13 @@ def diagnose(
 
     All files are read as one run, unless their names show that they belong to several jobs (such as
     slurm-1001.out and slurm-1002.out). Each job is then diagnosed separately: a table lists the jobs, newest
-    first, and the report covers the newest job with a problem, otherwise the newest training job.
+    first, and the report covers the newest job that has a problem or, if no job has a problem, the newest
+    training job.
 
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
     by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With
     --strict or --json=2, the exit code is 3 if the log stops mid-run without an explanation, or has too
-    little evidence. An empty file among others does not change the exit code.
+    little evidence. An empty file counts as unreadable only if no other input could be read.
     """
     # Disable the threads of numpy's linear algebra, which use processor time while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -38,7 +38,9 @@ _SHOWN = 100
 
 
 @click.command("list")
-@click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
+@click.option(
+    "--run", metavar="NAME", help="List only incidents of this run; the beginning of its name is enough."
+)
 @click.option("--ended", is_flag=True, help="List past incidents instead of open ones.")
 @click.option("--all", "everything", is_flag=True, help="List open and past incidents.")
 @click.pass_obj
@@ -81,8 +83,8 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
     stallwatch alerts ack myrun      # all open incidents of the run, and its end
 
-    The beginning of an ID or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
-    exists or the incident is no longer open.
+    An unambiguous beginning of an ID or of a run's name is enough. Exit code: 1 if no such incident exists or
+    the incident is no longer open.
     """
     config = app.config(hides_notifications)
     language = config["ui.language"]
@@ -146,10 +148,12 @@ def note(app: App, incident: str, text: str) -> None:
     default="1h",
     metavar="TIME",
     callback=duration,
-    help="Duration: 30m, 2h, 1d; without a unit, in seconds (default: 1h).",
+    help="Duration, such as 30m, 2h, or 1d; a number without a unit means seconds (default: 1h).",
 )
 @click.option("--comment", default="", help="The reason for the silence.")
-@click.option("--end", type=int, metavar="NUMBER", help="End the silence with this number; add no silence.")
+@click.option(
+    "--end", type=int, metavar="NUMBER", help="End the silence with this number instead of adding a silence."
+)
 @click.pass_obj
 def silence(
     app: App,
@@ -161,10 +165,10 @@ def silence(
     comment: str,
     end: int | None,
 ) -> None:
-    """Suppress messages about incidents for a while.
+    """Suppress messages about incidents for a limited time.
 
-    Stallwatch still records the incidents. A chat that got a message about an incident also gets a message
-    when the incident ends.
+    Stallwatch still records the incidents. A chat that received a message about an incident also receives a
+    message when the incident ends.
 
     \b
     stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'

@@ -63,7 +63,7 @@ def matches(
 
     \b
     stallwatch matches logs/
-    stallwatch matches logs/ --rule nccl-timeout --json
+    stallwatch matches logs/ --rule nccl-collective-timeout --json
     stallwatch matches slurm-1234.out --every 60
 
     Exit code: 2 if an input could not be read (all other inputs are still searched); 1 if no rule matches;
@@ -147,7 +147,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
-    """Create a table of the numbers in logs (losses, norms, rates, and memory) by rank and step.
+    """Create a table of the numbers in logs (losses, norms, rates, and memory sizes) by rank and step.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
     standard input.
@@ -156,8 +156,8 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     stallwatch samples train.log > samples.csv
     stallwatch samples logs/ -o samples.parquet
 
-    Exit code: 2 if an input could not be read (samples of all other inputs are still written) or FILE cannot
-    be written; 1 if there are no samples; otherwise 0.
+    Exit code: 2 if an input could not be read (samples of all other inputs are still written) or FILE could
+    not be written; 1 if the logs contain no samples; otherwise 0.
     """
     from stallwatch_exporter.sampling.files import MissingLibrary, write_csv, write_parquet
     from stallwatch_exporter.sampling.rows import Sampling

@@ -142,7 +142,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
 
     \b
     stallwatch rules test failing.log
-    grep -i nccl train.log | stallwatch rules test --rule nccl-watchdog-timeout
+    grep -i nccl train.log | stallwatch rules test --rule nccl-collective-timeout
 
     Exit code: 0 if a rule fired, otherwise 1.
     """
@@ -295,7 +295,8 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     The draft contains the pattern, the samples, and the source of the message. You write the explanation and
     the fixes. An existing page is never overwritten.
 
-    Exit code: 2 if the log cannot be read or has no unknown failure, or the page exists; otherwise 0.
+    Exit code: 2 if the log cannot be read, the log contains no unknown failure, or the page already exists;
+    otherwise 0.
     """
     from stallwatch_logs.parallel_reading import read_run
     from stallwatch_rules import __version__

@@ -49,8 +49,8 @@ def watch_options(command: _Command) -> _Command:
         setting_option("exporter.sd_dir", "--sd-dir", type=FOLDER, metavar="DIR", help=announce),
         address_options(
             "exporter",
-            "Address on which /metrics listens (default: 127.0.0.1).",
-            "Port of /metrics (default: 19400; 0: any).",
+            "Address on which to serve /metrics (default: 127.0.0.1).",
+            "Port on which to serve /metrics (default: 19400; 0: any).",
         ),
         setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
         setting_option("join.run", "--run", metavar="NAME", help=belongs),
@@ -90,8 +90,8 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
     notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
-    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is the exit code of the command,
-    unless --fail-on-finding is set.
+    problem. Metrics are available at http://127.0.0.1:19400/metrics. The exit code is the exit code of the
+    command, unless --fail-on-finding is set.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 
@@ -193,8 +193,8 @@ def tail(
     stallwatch tail --name sft-7b slurm-1234.out
 
     GLOB is a file, a folder, or a quoted pattern; files that appear later are also watched. From lines that
-    are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
-    To continue where an earlier stallwatch tail stopped, specify the same --name.
+    are already in the files, Stallwatch learns the usual step durations, but does not open incidents for
+    these lines. To continue where an earlier stallwatch tail stopped, specify the same --name.
 
     Exit code: 0; with --once, as for diagnose: 1 if the run failed or stalled, 2 if a file could not be read.
     """

@@ -124,7 +124,11 @@ def _ending(info: AgentInfo) -> str:
 @click.command()
 @click.argument("folder", type=PATH)
 @click.option(
-    "--speed", type=float, default=1.0, show_default=True, help="Replay the run this many times faster."
+    "--speed",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Speed of the replay, as a multiple of the original speed.",
 )
 @click.option(
     "--max-gap", type=float, metavar="SECONDS", help="Shorten longer pauses in the output to this time."
@@ -133,7 +137,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Replay the output of a recorded run.
 
     The command prints the output of the run, by default with the original timing, and exits with the run's
-    exit code. FOLDER is a run folder of `stallwatch run`.
+    exit code. FOLDER is a run's folder that `stallwatch run` wrote.
 
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10
@@ -155,7 +159,11 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 @click.command()
 @click.argument("recording", required=False, type=PATH, metavar="[RECORDING]")
 @click.option(
-    "--speed", type=float, default=4.0, show_default=True, help="Replay the run this many times faster."
+    "--speed",
+    type=float,
+    default=4.0,
+    show_default=True,
+    help="Speed of the replay, as a multiple of the original speed.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Port of the dashboard."
@@ -169,8 +177,8 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
     """Replay a recorded real stall, and show how Stallwatch detects it.
 
-    The stall appears in the terminal, on the dashboard, and at a local chat endpoint. RECORDING is a run
-    folder of `stallwatch run` (default: the packaged recording).
+    The stall appears in the terminal, on the dashboard, and at a local chat endpoint. RECORDING is a run's
+    folder that `stallwatch run` wrote (default: the packaged recording).
     """
     from stallwatch.demo import demo as show
 

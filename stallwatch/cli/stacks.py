@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show the current stacks of the ranks on this host.
 
-    Ranks with the same stack form one group; ranks that block other ranks come first. RUN is a run that is
-    watched on this host, FOLDER is the folder of the run, and PID is any process with ranks among its
-    descendants, such as torchrun. Without an argument, the command shows the only run that is watched on this
-    host. FILEs are outputs of --json from several hosts, or dumps from the torch flight recorder; the command
-    evaluates all their ranks together.
+    Ranks that have the same stack form one group; ranks that block other ranks come first. RUN is a run that
+    is being watched on this host, FOLDER is the folder of the run, and PID is any process that has ranks
+    among its descendants, such as torchrun. Without an argument, the command shows the only run that is being
+    watched on this host. FILEs are outputs of --json from several hosts, or dumps from the torch flight
+    recorder; the command evaluates all their ranks together.
 
     \b
     stallwatch stacks
@@ -37,11 +37,11 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     stallwatch stacks n1.json n2.json
     stallwatch stacks ~/.cache/torch/comm_lib_trace_rank_*
 
-    The command does not stop any process or disturb a running agent. To read ranks without a probe, it uses
-    py-spy.
+    The command does not stop any process or disturb a running agent. To read ranks that have no probe, the
+    command uses py-spy.
 
-    Exit code: 0 if nothing seems to block the run, 1 if a rank or another cause blocks the run, 2 if no rank
-    could be read.
+    Exit code: 0 if nothing seems to block the run, 1 if a rank or another cause blocks the run, and 2 if no
+    rank could be read.
     """
     from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 
