@@ -365,13 +365,13 @@ def test_copy_of_a_folder_is_not_another_host(keep: Keep, diagnose: Diagnose) ->
     found = diagnose(own.path)
     assert found.stats.files == 4
     words = [render(note) for note in found.notes]
-    assert "The run had 3 agents, but only the records of 2 of them were found." in words
+    assert "The run had 3 agents, but records of only 2 of them were found." in words
 
 
 def test_agents_without_a_folder_are_counted(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, STOPPED, lines=both())
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
-    assert "The run had 3 agents, but only the records of 2 of them were found." in words
+    assert "The run had 3 agents, but records of only 2 of them were found." in words
 
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
