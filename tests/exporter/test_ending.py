@@ -65,9 +65,16 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
             "time-limit",
             143,
             "SIGTERM",
-            "due to time limit",
+            "because of time limit",
         ),
-        (-15, {"last_lines": [SLURM.format("PREEMPTION")]}, "killed", 143, "SIGTERM", "due to preemption"),
+        (
+            -15,
+            {"last_lines": [SLURM.format("PREEMPTION")]},
+            "killed",
+            143,
+            "SIGTERM",
+            "because of preemption",
+        ),
         (-15, {"oom": ({}, {"host": 9})}, "killed", 143, "SIGTERM", "SIGTERM"),
     ],
 )
