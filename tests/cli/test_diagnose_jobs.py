@@ -74,7 +74,7 @@ def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path
         "▶ 1002 FAILED cuda-oom 40 of 100 2026-11-14 10:06:40 2",
         "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
-    assert "The file names suggest 3 jobs, listed newest first." in result.stdout
+    assert "The filenames suggest 3 jobs, listed newest first." in result.stdout
     assert "covers 1002, the only job in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the printed command works unchanged, and its report is the same as for the job alone
@@ -339,7 +339,7 @@ def test_folders_of_agents_of_one_run_are_one_job(stallwatch: Stallwatch, tmp_pa
 def test_python_function_returns_one_diagnosis(logs: Path) -> None:
     found = package.diagnose(logs)
     assert found.primary is not None and found.primary.rule == "cuda-oom" and found.stats.files == 2
-    assert found.notes[0].startswith("The file names suggest 3 jobs")
+    assert found.notes[0].startswith("The filenames suggest 3 jobs")
     assert package.diagnose(logs, job="1003").progress.last_step == 60
     assert package.diagnose(logs, together=True).stats.files == 4
     with pytest.raises(ValueError, match="no job is called 7; the jobs are 1001, 1002, 1003"):
