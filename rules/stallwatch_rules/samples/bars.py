@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stallwatch_rules.records import EVALUATION
+from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.pairs import metrics_by_field, rates
 from stallwatch_rules.text.lazy import lazy
@@ -24,7 +24,10 @@ _TRAINING_LABEL = lazy(
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)
-_WITH_LOSS = lazy(r"(?<![\w/])(?:train[_/ ])?(?:step_|batch_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
+_WITH_LOSS = lazy(
+    r"(?<![\w/])(?:train[_/ ])?(?:step_|batch_|avr_|avg_)?loss(?:\s?[:=]\s?[-\dn]|\s(?:-?\d|nan\b))",
+    re.IGNORECASE,
+)
 _EPOCH = lazy(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
 _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
@@ -78,6 +81,42 @@ def read_bar(text: str) -> Bar | None:
     return Bar(found) if found else None
 
 
+# Messages of datasets 1.0 to 2.14 (``builder.py``). Below such a message, datasets draws a bar without a
+# label. The bar counts the splits of the dataset, such as "train" and "test", while datasets loads them.
+_LOADS_DATASET = lazy(
+    r"(?:^|[\s>:-])(?:Found cached|Reusing) dataset \S+ \(|^Dataset \S+ downloaded and prepared to "
+)
+_MOST_SPLITS = 8  # maximum number of splits in such a bar
+_LOADED_WITHIN = 10.0  # maximum number of seconds in such a bar
+_NEAR = 2  # maximum number of lines between the message and the bar, and between two such bars
+
+
+class DatasetBars:
+    """A reader that recognizes the bars that count the splits of a dataset in the lines of one rank."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = -_NEAR - 1  # number of the last line with such a message or such a bar
+
+    def include(self, line: Line, sample: Sample | None) -> bool:
+        """Read the next line, and return whether its sample counts the splits of a dataset."""
+        if sample is None:
+            if "dataset" in line.text and _LOADS_DATASET.search(line.text):
+                self._at = line.number
+            return False
+        values = sample.values
+        found = (
+            line.number - self._at <= _NEAR
+            and sample.from_bar
+            and 0 < (sample.total_steps or 0) <= _MOST_SPLITS
+            and values.get("elapsed_seconds", _LOADED_WITHIN) < _LOADED_WITHIN
+            and "loss" not in values
+        )
+        self._at = line.number if found else self._at
+        return found
+
+
 _RICH = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
@@ -107,7 +146,7 @@ def from_bar(text: str) -> Found | None:
         return None
     if not bar.training:
         return _from_other(bar)
-    has_pairs = "=" in bar.postfix or ":" in bar.postfix
+    has_pairs = "=" in bar.postfix or ":" in bar.postfix or "loss" in bar.postfix
     values = metrics_by_field(bar.postfix) if has_pairs else {}
     if has_pairs:
         rates(lowered(bar.postfix), values)

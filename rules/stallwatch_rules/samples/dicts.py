@@ -8,7 +8,7 @@ from __future__ import annotations
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.fields import Found, put
-from stallwatch_rules.samples.prefixes import may_precede
+from stallwatch_rules.samples.prefixes import may_precede, names_settings
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, number
 
@@ -62,7 +62,8 @@ _COUNT = lazy(r"\d{1,15}")
 def from_dict(text: str) -> Found | None:
     """Return the numbers in a dictionary that a trainer printed, or ``None`` for a configuration."""
     start = text.find("{")
-    if may_hold(text, _CONFIGURATION) or not may_precede(text[:start]):
+    before = text[:start]
+    if may_hold(text, _CONFIGURATION) or names_settings(before) or not may_precede(before):
         return None
     numbers: dict[str, float] = {}
     words: dict[str, str] = {}

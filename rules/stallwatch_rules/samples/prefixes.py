@@ -52,6 +52,12 @@ _SUMS_UP = lazy(
     r"\b(?:finish(?:ed)?|completed?|done|final|best|lowest|previous|sav(?:ing|ed)|early|improved)\b",
     re.IGNORECASE,
 )
+# The name of a printed dictionary that contains settings, such as the planned number of steps.
+_SETTINGS = lazy(
+    r"(?:\b|_)(?:config(?:uration)?s?|arg(?:ument)?s|(?:hyper[- ]?)?param(?:eter)?s|settings|options)"
+    r"\W{0,4}$",
+    re.IGNORECASE,
+)
 
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -79,6 +85,11 @@ def evaluates_mean(before: str) -> bool:
 def is_aggregate(before: str) -> bool:
     """Return whether the text before a loss shows that the loss does not belong to the current step."""
     return bool(before) and _SUMS_UP.search(before) is not None
+
+
+def names_settings(before: str) -> bool:
+    """Return whether the text before a printed dictionary shows that the dictionary contains settings."""
+    return _SETTINGS.search(before[-40:]) is not None
 
 
 @lru_cache(maxsize=1024)

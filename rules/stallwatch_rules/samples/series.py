@@ -32,9 +32,10 @@ from msgspec.structs import replace
 
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.bars import DatasetBars
 from stallwatch_rules.samples.fields import FIELDS
 from stallwatch_rules.samples.pairs import metrics_by_field, rates
-from stallwatch_rules.samples.prefixes import is_aggregate, may_precede
+from stallwatch_rules.samples.prefixes import is_aggregate, may_precede, names_settings
 from stallwatch_rules.samples.series_words import (
     NUMBER,
     WORDS,
@@ -160,7 +161,6 @@ class _Stream:
     tried: int = 0  #: number of templates that were examined
     trains: bool = False  #: True if any line mentions training
     heading: _Heading | None = None  #: the last line that announced an epoch
-
     #: name of a series below epoch headings → its counts
     below: dict[str, _Below] = field(default_factory=dict)
     head: list[str] | None = None  #: names of columns; the first name is the name of a counter
@@ -169,9 +169,9 @@ class _Stream:
     block: Sample | None = None  #: the latest sample from a line that contains only a counter
     based: bool = False  #: True if counters that are alone in their lines start at zero
     closed: bool = False  #: True if a line with a metric followed the latest counter
-
     #: hash of a template → number of its lines with metrics
     metrics: dict[int, int] = field(default_factory=dict)
+    dataset_bars: DatasetBars = field(default_factory=DatasetBars)
 
 
 Learning = dict[int | None, _Stream]  #: the data learned about one source, by rank
@@ -190,12 +190,12 @@ class SeriesReader:
         The lines of each source and rank must be passed in order.
         """
         sample = extract(line)
-        learning = self._sources.get(line.source)
-        if learning is None:
-            learning = self._sources[line.source] = {}
+        learning = self._sources.setdefault(line.source, {})
         stream = learning.get(line.rank)
         if stream is None:
             stream = learning[line.rank] = _Stream()
+        if stream.dataset_bars.include(line, sample):
+            return None
         unnumbered = sample is None or (sample.step is None and sample.series.startswith("loss"))
         learned = _learnt(stream, line, sample) if unnumbered else None
         if learned is not None:
@@ -494,7 +494,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 def _kind_of(text: str, head: list[str] | None) -> _Kind:
     """Classify a template by the first line with this template."""
     kind = _Kind()
-    if not may_count(text) or _FAILS.search(text) is not None:
+    if not may_count(text) or _FAILS.search(text) or names_settings(text[: max(0, text.find("{"))]):
         return kind
     kind.plain = _MAY_BE_STAMP.search(text) is None
     bare = text if kind.plain else _STAMP.sub(" ", text)

@@ -348,6 +348,8 @@ def test_loss_scales_and_skipped_steps(text: str, scale: float | None, overflow:
         # a bar with the loss of a training, under any name
         ("my_lora:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, lr: 1.0e-04 loss: 2.5e-01]", 12, 100,
          {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.25, "learning_rate": 1e-4}),
+        ("Fine-tune:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, loss 2.5000]", 12, 100,
+         {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 2.5}),
         ("steps:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, Average key norm=0.5, avr_loss=nan]", 12, 100,
          {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": NAN}),
         ("Train step of epoch 1:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s]", 12, None,
@@ -390,6 +392,8 @@ def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         "[Val][0][1/100] Time 0.234 (0.240) Loss 1.899 (2.1)",
         "print(main.py 3) Train: [0/3][1/2] loss 0.4 (0.3)",
         "Computing perplexity:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, ppl=0.5]",
+        "Scoring:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, loss 0.5]",
+        "Compress:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, lossless 5]",
         "                 Class     Images  Instances: 100%|████| 2/2 [00:01<00:00,  2.0it/s]",
         "INFO Progress on:eval 1.00it/10.0it rate:4.0it/s remaining:00:02 elapsed:00:01 postfix:loss=3.5",
         # source code, as some scripts and all tracebacks print it
@@ -402,6 +406,7 @@ def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
         # configuration
         '{"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16}, "train_batch_size": 2}',
         "{'learning_rate': 1e-5, 'max_steps': 100, 'num_train_epochs': 3}",
+        "INFO - trainer_config: {'steps': 100, 'learning_rate': 1e-5, 'loss': 0.5}",
         '  "aux_loss_alpha": 0.001,',
         '    "loss": 0.5',
         "[x] [INFO] [config.py:999:print]   loss_scale ................... 0",

@@ -264,3 +264,37 @@ def test_memory_for_rare_templates_is_bounded() -> None:
     (stream,) = reader._sources["train.log"].values()
     assert len(stream.kinds) <= 256
     assert len(stream.none) + len(stream.once) <= 2048
+
+
+LOADED = "Found cached dataset json (/c/datasets/json/default-5a1b/0.0.0/2a3b)\n"
+BAR = "  0%|          | 0/{0} [00:00<?, ?it/s]\r{1}%|#####     | 2/{0} [00:{2:02}<00:09, 300.00it/s]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "ended"),
+    [
+        (LOADED + BAR.format(2, 100, 0) + "step 1 loss 2.0\n", 1, False),
+        (LOADED * 2 + BAR.format(2, 100, 0) * 4 + "step 1 loss 2.0\n", 1, False),
+        (f"INFO:datasets.builder:{LOADED}" + BAR.format(3, 67, 0), None, False),
+        # Bars of a training: longer, slower, further down, or without the message.
+        (LOADED + BAR.format(100, 2, 0), 2, False),
+        (LOADED + BAR.format(2, 100, 30), 2, True),
+        (LOADED + "words\n" * 3 + BAR.format(2, 100, 0), 2, True),
+        (LOADED.replace("Found cached", "Read the") + BAR.format(2, 100, 0), 2, True),
+    ],
+)
+def test_bar_of_a_loaded_dataset_is_not_progress(text: str, last: int | None, ended: bool) -> None:
+    tracker = read(text)
+    assert (tracker.last_step, tracker.finish is not None) == (last, ended)
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("x - INFO - Configuration: {'num_iterations': 5, 'group': 2, 'validation_interval': 10}\n", None),
+        ("x - INFO - hyper_params: {'num_iterations': 5, 'validation_interval': 10}\n", None),
+        ("x - INFO - Result: {'num_iterations': 5, 'reward': 0.5}\n", 5),
+    ],
+)
+def test_keys_of_a_printed_configuration_are_not_counters(text: str, last: int | None) -> None:
+    assert read(text).last_step == last
