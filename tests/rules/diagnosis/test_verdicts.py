@@ -25,6 +25,7 @@ OVER = stamped([(90.5, "Training finished")])
 STARTED = "***** Running training *****\n"
 CTRL_C = raised("KeyboardInterrupt")
 LIGHTNING = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
+BY_USER = "Training interrupted by user\n"
 SLURM = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-05-02T10:00:00 {}***\n"
 NEWER_SLURM = SLURM.format("DUE to SIGNAL Terminated ").replace("slurmstepd:", "[2026-05-02T10:00:00.229]")
 EPOCHS = "".join(
@@ -65,6 +66,8 @@ def timed(start: float, later: float, error: str) -> str:
         (MID + "Terminated\n", {}, "interrupted", "signal", "failed"),  # a shell's word
         (MID + NEWER_SLURM, {}, "interrupted", "cancelled", "failed"),
         (MID + LIGHTNING, {}, "interrupted", "user", "healthy"),
+        (MID + BY_USER, {}, "interrupted", "user", "healthy"),
+        (MID + f'    print("{BY_USER[:-1]}")\n', {}, "unfinished", None, "healthy"),  # source code
         (MID, {"ending": STOPPED}, "interrupted", "user", "healthy"),
         (MID + ASKED, {}, "interrupted", "signal", "healthy"),
         (MID + SIGTERM + "\n", {"ending": killed_by("SIGTERM")}, "interrupted", "signal", "failed"),
