@@ -78,6 +78,8 @@ _RUN = lazy(
     r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
     r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+|\bSignaling Trainer to stop\.$"
     r"|\bStarting training from iteration \d"  # detectron2 0.6, engine/train_loop.py
+    # The only message of many scripts. A longer sentence can be advice, or be about another subject.
+    r"|(?:^|[\]:|>-] )\W{0,4}Starting (?:[A-Z]+ )?(?:training|fine-?tuning)(?: process| loop)?[\s.!…]*$"
 )
 RUN_WORDS: tuple[str, ...] = (
     "DeepSpeed",
@@ -97,7 +99,7 @@ RUN_WORDS: tuple[str, ...] = (
     "LOCAL_RANK: ",
     "odel checkpoint to",
     "Signaling Trainer",
-    "Starting training",
+    "Starting ",
 )
 
 

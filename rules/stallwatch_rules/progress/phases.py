@@ -171,6 +171,14 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         "finished",
     ),
     (
+        "uning ",
+        re.compile(
+            r"^(?!.*\b(?:[Ee]poch|[Ss]tep|[Ss]tage|[Pp]hase|[Ff]old|[Rr]ound)\W{0,3}\d+\b.*[Tt]uning)"
+            rf".*\b[Ff]ine-?[Tt]uning (?:has |is )?(?:finished|completed?)\b{_NOT_OF_PART}"
+        ),
+        "finished",
+    ),
+    (
         "inal ",
         re.compile(
             r"\b[Ff]inal (?:eval|val|test|train)[\w ]{0,30}(?:acc|loss|score|reward|metric)\w*\s?[:=]"

@@ -57,6 +57,8 @@ def timed(start: float, later: float, error: str) -> str:
         (STARTED, {}, "no-evidence", None, "healthy"),
         (STARTED, {"now": 1.0}, "no-evidence", None, "healthy"),  # until its first step
         (STARTED, {"ending": FINISHED}, "finished", None, "healthy"),
+        ("Fine-tuning completed in 90 s\n", {}, "finished", None, "healthy"),
+        ("Fine-tuning completed for this fold\n", {}, "no-training-log", None, "no-training-log"),
         ("hello\n", {"ending": FINISHED}, "no-training-log", None, "no-training-log"),
         (MID + CTRL_C, {}, "interrupted", "user", "healthy"),
         (MID + CTRL_C + MID, {}, "unfinished", None, "healthy"),  # an earlier start was stopped

@@ -282,6 +282,7 @@ def test_first_state_of_a_bar_is_not_a_step() -> None:
         "Training finished for this run",
         "Training completed for task sst2.",
         "Training completed with the last loss 0.123",
+        "2026-11-20 10:00:00,1 - INFO - DPO fine-tuning completed at 2026-11-20 10:00:00",
         "Training is complete on the first node",
         "训练完成",
         "2026-11-20 10:00:00 信息 模型训练已完成！总耗时 3 小时",
@@ -302,6 +303,8 @@ def test_end_of_the_training_is_recognized(text: str) -> None:
         "训练未完成",
         "Training finished for this client",
         "Training completed for the current fold",
+        "Fine-tuning completed for this fold",
+        "Stage 1: fine-tuning complete",
     ],
 )
 def test_end_of_a_part_is_not_the_end_of_the_training(text: str) -> None:
