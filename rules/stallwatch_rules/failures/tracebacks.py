@@ -511,6 +511,7 @@ class TracebackReader:
             and self._after == self._more + 1 <= MORE_LINES
             and not text[: self._column].strip()
             and MORE.match(text[self._column :])
+            and text.strip() != raised.source  # printed by another rank that raised the same exception
         ):
             self._more += 1
             raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]

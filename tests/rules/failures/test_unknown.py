@@ -520,3 +520,25 @@ def test_report_of_a_remote_task_does_not_belong_to_the_exception_above_it() -> 
     first, second = read(PLAIN + REMOTE, {13: {"engine"}, 16: {"engine"}}, failures={"engine"})
     assert (first.exception, first.rules) == ("ValueError", set())
     assert (second.exception, second.rules) == ("vllm.v1.engine.exceptions.EngineDeadError", {"engine"})
+
+
+BARE = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 60, in main
+    {code}
+{last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("below", "more"),
+    [
+        ("    kind = row['id'].split('_')", ""),  # the other rank's line of code
+        ("    while reading row['id'] of a file", " while reading row['id'] of a file"),
+    ],
+)
+def test_code_of_another_rank_is_not_part_of_the_message(below: str, more: str) -> None:
+    last = "AttributeError: 'list' object has no attribute 'split'"
+    text = BARE.format(code="kind = row['id'].split('_')", last=last) + f"{below}\n{last}\n"
+    (raised, *_) = read(text)
+    assert raised.message == f"'list' object has no attribute 'split'{more}"
