@@ -163,6 +163,13 @@ class UnknownException(msgspec.Struct):
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
     advice: Text = ""  #: where users can look, depending on the exception's type and message
+    #: The line of code that raised the exception, if the exception has no message.
+    source: str = ""
+
+    @property
+    def described(self) -> str:
+        """The exception with its message, or else with the line of code that raised it, if it is known."""
+        return f"{self.exception}: {self.message or (self.source and f'`{self.source}`')}".removesuffix(": ")
 
 
 class NewLines(msgspec.Struct):

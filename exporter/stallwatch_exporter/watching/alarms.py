@@ -501,7 +501,7 @@ def _evidence(
         return list(primary.evidence)
     if unknown is not None:
         place = own_frame(unknown.frames) or "".join(unknown.frames[-1:])
-        return [*filter(None, [place]), f"{unknown.exception}: {unknown.message}"]
+        return [*filter(None, [place]), unknown.described]
     return list(last_lines)
 
 

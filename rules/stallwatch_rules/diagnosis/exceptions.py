@@ -289,7 +289,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
 def named(exception: UnknownException) -> str:
     """Return an exception as one line of text, with its ranks, its file and line, and its step."""
-    text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
+    text = shown(exception.described if exception.exception else "Traceback")
     ranks = "rank" if len(exception.ranks) == 1 else "ranks"
     places = [f"{ranks} {fold_ranks(exception.ranks)}"] if exception.ranks else []
     places += [f"{exception.first.file}:{exception.first.line}"]

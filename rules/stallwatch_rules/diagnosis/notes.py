@@ -36,8 +36,7 @@ def notes_of(
     if exceptions.own_failures and chosen is not None and not chosen.inferred:
         text = exceptions.records()[0]
         if text.exception:
-            name = f"{text.exception}: {text.message}".removesuffix(": ")
-            notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
+            notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(text.described)))
         else:
             at = f"{text.first.file}:{text.first.line}"
             notes.append(message("diagnosis.cut-may-be-cause", at=at))

@@ -388,6 +388,7 @@ def found_in(pattern: str, text: str) -> bool:
 #: Maximum number of different exceptions per stream, because a log can contain many tracebacks.
 MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
+MAX_SOURCE = 200  #: maximum number of characters of a shown line of code
 
 Key = tuple[str, str, str]
 
@@ -464,7 +465,17 @@ def _record(group: list[CountedException]) -> UnknownException:
         first=place(line, first.step),
         frames=shown_frames(first.frames),
         root=first.root,
+        source=_failing_code(first),
     )
+
+
+def _failing_code(raised: ExceptionChain) -> str:
+    """Return the line of code that raised an exception without a message, if the line adds information.
+
+    A ``raise`` statement only repeats the exception. A box shows other lines of code first.
+    """
+    adds = not raised.message and not raised.source.startswith(("raise", "│", "|"))
+    return raised.source[:MAX_SOURCE] if adds else ""
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:

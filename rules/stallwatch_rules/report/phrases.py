@@ -199,10 +199,10 @@ def finding_line(
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
-    """Return ``ValueError: message``, or a note that the log ends before the exception's own line."""
+    """Return the exception with its message or its code, or a note that the log ends before the exception."""
     if not unknown.exception:
         return f"Traceback ({word('frames-cut', language)})"
-    return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
+    return unknown.described
 
 
 def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:

@@ -141,7 +141,7 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
 
 
 def _title(unknown: UnknownException) -> str:
-    return shortened(f"{unknown.exception}: {unknown.message}".removesuffix(": "))
+    return shortened(unknown.described)
 
 
 def shortened(text: str, most: int = MAX_TITLE) -> str:

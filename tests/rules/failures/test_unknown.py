@@ -531,6 +531,26 @@ Traceback (most recent call last):
 
 
 @pytest.mark.parametrize(
+    ("code", "last", "described"),
+    [
+        ("assert batch.mask.any()", "AssertionError", "AssertionError: `assert batch.mask.any()`"),
+        ("batch = next(batches)", "StopIteration", "StopIteration: `batch = next(batches)`"),
+        ("assert mask.any(), name", "AssertionError: wiki", "AssertionError: wiki"),
+        ("raise NotImplementedError", "NotImplementedError", "NotImplementedError"),
+        ("│ 59 │ mask = None", "AssertionError", "AssertionError"),
+    ],
+)
+def test_exception_without_a_message_shows_the_code_that_raised_it(
+    code: str, last: str, described: str
+) -> None:
+    table = ExceptionTable()
+    for raised in read(BARE.format(code=code, last=last)):
+        table.add(raised)
+    (unknown,) = fold(unknown_in(table, ()))
+    assert unknown.described == described
+
+
+@pytest.mark.parametrize(
     ("below", "more"),
     [
         ("    kind = row['id'].split('_')", ""),  # the other rank's line of code
