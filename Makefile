@@ -62,7 +62,7 @@ $(VENVS)/loggers/.made: pyproject.toml
 
 install: $(VENV)/.base ## install Stallwatch with the dashboard and chat into .venv
 
-demo: $(VENV)/.base ## replay a recorded real stall: terminal, chat endpoint and dashboard (Ctrl-C ends it)
+demo: $(VENV)/.base ## replay a recorded real stall: terminal, chat endpoint and dashboard (Control+C ends it)
 	$(BIN)/stallwatch demo
 
 demo-live: $(VENV)/.base $(VENV)/.repro ## the same with the training itself (installs torch and deepspeed)

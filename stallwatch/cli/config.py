@@ -47,7 +47,7 @@ def show(app: App) -> None:
     if loaded.file is not None:
         click.echo(printable(f"file: {loaded.file}"))
     elif not loaded.ignored:
-        print_notice("no stallwatch.toml was found; the defaults apply")
+        print_notice("no stallwatch.toml was found; Stallwatch does not require this file")
     if report_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)
 

@@ -50,7 +50,7 @@ def test_pattern_is_tested_and_a_page_drafted(scene, watched) -> None:  # type: 
     page.get_by_test_id("stAlert").wait_for()
 
     page.get_by_role("tab", name="Draft a page").click()
-    failed = page.get_by_label("End of the failed run's log")
+    failed = page.get_by_label("End of the log of a run with an unknown failure")
     failed.fill(FAILURE)
     failed.press("Control+Enter")
     page.get_by_text("run stallwatch rules check").wait_for()

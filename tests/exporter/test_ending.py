@@ -65,7 +65,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
             "time-limit",
             143,
             "SIGTERM",
-            "because of time limit",
+            "(reason: time limit)",
         ),
         (
             -15,
@@ -73,7 +73,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
             "killed",
             143,
             "SIGTERM",
-            "because of preemption",
+            "(reason: preemption)",
         ),
         (-15, {"oom": ({}, {"host": 9})}, "killed", 143, "SIGTERM", "SIGTERM"),
     ],
