@@ -57,7 +57,8 @@ class Outcome:
             return self.verdict == "unknown-failure"
         if self.label == "failed":
             return self.verdict in ALARMS
-        # The line alone is not a failure, so the rule must be found, and no other rule can be primary.
+        # The line alone is not a failure, so the rule must be found, and a different rule must not be
+        # primary.
         if self.label == BY_PROGRESS:
             return self.label in self.found and self.primary in (None, self.label)
         return self.primary == self.label

@@ -1,9 +1,9 @@
 """Repeat parts of inputs, and look for parsers whose time grows faster than their input.
 
-An input of four times the size can take four times as long, but not eight times as long. The repeated units
-are tokens and lines of a parser's samples, pairs of a token or line and another token, and the attacks on
-Stallwatch's regular expressions (``patterns``). The lines are repeated both as many lines and within a
-single long line.
+An input of four times the size is allowed to take four times as long, but not eight times as long. The
+repeated units are tokens and lines of a parser's samples, pairs of a token or line and another token, and
+the attacks on Stallwatch's regular expressions (``patterns``). The lines are repeated both as many lines
+and within a single long line.
 """
 
 from __future__ import annotations

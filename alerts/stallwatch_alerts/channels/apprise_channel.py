@@ -42,7 +42,7 @@ _MOST_PLACES = 500  # maximum number of open incidents whose messages a channel 
 
 
 class AppriseChannel:
-    """Sends notices to one Apprise URL. Only one thread can use an instance at a time."""
+    """Sends notices to one Apprise URL. Use an instance in only one thread at a time."""
 
     def __init__(self, url: str) -> None:
         """Raise `ChannelError` if Apprise does not understand the URL."""

@@ -381,7 +381,7 @@ class TracebackReader:
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
-        """Return whether, immediately before a traceback, its logger printed a line that matches a rule.
+        """Return whether a logger printed a line that matches a rule shortly before its traceback.
 
         Loggers print the message about an exception, followed by its traceback, with the same prefix.
         """

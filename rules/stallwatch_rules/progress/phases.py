@@ -235,7 +235,7 @@ _ANSWERED = lazy(
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
 #: The formats of vLLM 0.11.0 (``v1/metrics/loggers.py``) and of the SGLang scheduler ("Decode batch" lines).
-#: An engine that is idle or does not respond reports a throughput of 0.
+#: An engine that is idle or stalled reports a throughput of 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 

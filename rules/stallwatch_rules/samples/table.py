@@ -2,8 +2,8 @@
 
 A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row. Of
 the states without a loss, only the last state in the line becomes a row. A loss without a step number gets
-the step of the training's progress bar in the same line or immediately before it. If the bar is in the same
-line, the loss and the bar become one row.
+the step of the training's progress bar in the same line or at most two lines before it. If the bar is in the
+same line, the loss and the bar become one row.
 
 transformers' Trainer prints ``{'loss': …}`` without a step number, between the states of a tqdm bar
 (transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows
@@ -50,7 +50,7 @@ class BarSteps:
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> DrawnBar | None:
-        """Return the training bar in this line or immediately before it, if there is such a bar."""
+        """Return the training bar in this line or at most `NEAR` lines before it, if there is one."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None
