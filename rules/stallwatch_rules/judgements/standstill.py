@@ -29,10 +29,11 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks can wait for each other forever.
+    """Assess a ZeRO-3 run whose ranks might wait for each other because they ran different modules.
 
-    Such a wait occurs if ranks with different experts gather different parameters. `witness` is True if the
-    log shows this difference, or a changed order of modules.
+    Ranks that run different modules, such as different experts, gather different parameters. `experts` is
+    True if the log mentions experts, or shows this difference. `witness` is True if the log shows this
+    difference, or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
         return None
