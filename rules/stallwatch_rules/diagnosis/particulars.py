@@ -47,6 +47,7 @@ MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
 MAX_QUOTED = 2  #: maximum number of quoted lines in the evidence
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank can be behind
+UNKNOWN_RANK = "4294967295"  #: number that HCCL prints instead of a remote rank that it does not know
 #: Lines from vLLM 0.11.0 (``v1/engine/core.py`` and ``entrypoints/openai/api_server.py``).
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
@@ -334,6 +335,14 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
     return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
 
 
+def _with_remote_rank(primary: Primary) -> Primary:
+    """Add the remote rank that the message of the primary cause names to the fixes, if HCCL knew the rank."""
+    number = primary.captures.get("remote_rank", "")
+    if not number.isdigit() or number == UNKNOWN_RANK:
+        return primary
+    return replace(primary, fixes=[message("diagnosis.waited-for-remote", number=number), *primary.fixes])
+
+
 def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Add the ranks that waited in an earlier collective to the primary cause, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
@@ -364,7 +373,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _still_busy(primary, *busy, run)
     absent = waited_for(primary.rule, run, now)
     if not absent:
-        return _with_late_ranks(primary, run)
+        return _with_late_ranks(_with_remote_rank(primary), run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     last_steps = [steps[rank] for rank in absent if rank in steps]

@@ -248,3 +248,20 @@ def test_lines_with_the_reason_are_quoted(catalogue: Catalogue, matcher: Matcher
     assert quoted.rule == bare.rule == "nccl-unhandled-system-error"
     assert quoted.evidence == [*bare.evidence, warning.rstrip()]
     assert "NCCL_DEBUG" not in quoted.fixes[0] and "NCCL_DEBUG=WARN" in bare.fixes[0]
+
+
+@pytest.mark.parametrize(
+    ("rank", "named"), [("24", True), ("unknown", False), ("local", False), ("4294967295", False)]
+)
+def test_remote_rank_of_the_message_is_checked_first(
+    catalogue: Catalogue, matcher: Matcher, rank: str, named: bool
+) -> None:
+    own = "[ERROR] 2026-02-28-11:59:30 (PID:5120, Device:0, RankID:101) ERR00100 PTA call acl api failed.\n"
+    message = (
+        "EI0002: [PID: 5120] 2026-02-28-11:59:30.645.648 The wait execution of the Notify register times out."
+        f" Reason: The Notify register has not received the Notify record from remote rank: [{rank}].\n"
+    )
+    one = first(diagnose(catalogue, matcher, {"run.log": own + message}))
+    assert one.rule == "hccl-collective-timeout"
+    assert ("Check remote rank 24 first" in str(one.fixes[0])) is named
+    assert any("RankID:101" in line for line in one.evidence)
