@@ -265,6 +265,65 @@ def test_fixes_fit_the_message(
     assert not absent or not re.search(absent, "\n".join(found))
 
 
+GATHER = (
+    "[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=71, OpType=_ALLGATHER_BASE,"
+    " NumelIn={size}, NumelOut=8, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+)
+UNEQUAL = (
+    steps(1, 20)
+    + "Invalidate trace cache @ step 1: expected module 15, but got module 313\n"
+    + GATHER.format(rank=0, size=64)
+    + GATHER.format(rank=1, size=128)
+)
+ACLNN = "[E OpParamMaker.cpp:273] call aclnnCast failed, detail:EZ9999: Inner Error!\n"
+NO_BINARY = "EZ9999: 2026-05-17-01:30:26.960.959  Op Cast does not has any binary.\n"
+IB_LOST = (
+    "n1:94:98 [0] transport/net_ib.cc:83 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0,"
+    " vendor err 129\n"
+)
+ROCE = "n1:94:98 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:10.0.3.17<0>\n"
+REFUSED = "n1:90:91 [0] include/socket.h:403 NCCL WARN Connect to {peer}<57335> failed : {reason}\n"
+NODE_DEAD = (
+    "2026-02-15 16:53:52,096\tWARNING worker.py:1462 -- The node with node id: 8f205b12 and ip: 10.128.0.103"
+    " has been marked dead because the detector has missed too many heartbeats from it.\n"
+)
+WORKER_DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+HIP = "RuntimeError: No HIP GPUs are available"
+IN_RAY = "ray.exceptions.RayTaskError(RuntimeError): ray::main_task() (pid=201, ip=10.1.2.3)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "absent"),
+    [
+        (UNEQUAL, "Run the same modules on every rank", "Run each expert"),
+        ("Loading MixtralForCausalLM\n" + UNEQUAL, "Treat the expert block", "vision tower"),
+        (ACLNN + NO_BINARY, "Ascend-cann-kernels-", "Read the reason"),
+        (ACLNN, "Read the reason", "^Install the operator package"),
+        (IB_LOST, "NCCL_IB_GID_INDEX", "ethtool"),
+        (ROCE + IB_LOST, "NCCL_IB_GID_INDEX", "ethtool"),
+        (steps(1, 20) + IB_LOST, "Find the port", "ethtool|show_gids` lists"),
+        (ROCE + steps(1, 20) + IB_LOST, "ethtool", "show_gids` lists"),
+        (
+            REFUSED.format(peer="fe80::c4eb:49ff:fe04:e32d%6", reason="Network is unreachable"),
+            "NCCL_SOCKET_FAMILY=AF_INET",
+            "",
+        ),
+        (REFUSED.format(peer="10.0.0.2", reason="No route to host"), "NCCL WARN", "AF_INET"),
+        (NODE_DEAD, "Check the machine", ""),
+        (NODE_DEAD + WORKER_DIED, "Check the machine", ""),
+        (WORKER_DIED, "Read the output of the dead process", "Check the machine"),
+        (raised(HIP) + IN_RAY + HIP + "\n", "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1", "nvidia-smi"),
+        (raised(HIP), "rocminfo", "RAY_EXPERIMENTAL"),
+    ],
+)
+def test_first_fix_fits_the_rest_of_the_log(
+    catalogue: Catalogue, matcher: Matcher, text: str, first: str, absent: str
+) -> None:
+    found = fixes(catalogue, matcher, text)
+    assert first in found[0]
+    assert not absent or not re.search(absent, "\n".join(found), re.MULTILINE)
+
+
 @pytest.mark.parametrize(("trained", "shown_first"), [("", True), (steps(1, 20), False)])
 def test_killed_process_can_be_a_compiler_only_before_training(
     catalogue: Catalogue, matcher: Matcher, trained: str, shown_first: bool
