@@ -164,3 +164,25 @@ def test_frames_are_in_call_order_with_a_mark() -> None:
         f"▶ {own[1]}",
         f"  {library[1]}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "marked"),
+    [
+        ("<string>", False),  # the __init__ that dataclasses generate
+        ("<frozen importlib._bootstrap>", False),
+        ("<__array_function__ internals>", False),
+        ("<eval_with_key>.5", False),
+        ("<decorator-gen-53>", False),
+        ("<ipython-input-3-0a1b>", True),
+        ("<command-4170>", True),  # a cell of a notebook in Databricks
+        ("<stdin>", True),
+    ],
+)
+def test_generated_code_is_not_the_code_of_the_user(path: str, marked: bool) -> None:
+    own = Frame(path="/w/train.py", line=12, name="main")
+    inner = Frame(path=path, line=17, name="__init__")
+    library = Frame(path="/v/site-packages/transformers/modelcard.py", line=386, name="__post_init__")
+    frames = marked_frames(shown_frames([own, inner, library]))
+    assert [frame for frame in frames if frame.startswith("▶")] == [f"▶ {inner if marked else own}"]
+    assert inner.library is not marked
