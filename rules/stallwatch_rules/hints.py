@@ -34,6 +34,7 @@ LAUNCHER = (
     "exits successfully",
     "num_local_procs",
     "Killing subprocess",
+    "Main process received",
     "return code",
     "noticed that process rank",
     "Process name:",

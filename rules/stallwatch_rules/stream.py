@@ -22,7 +22,7 @@ from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.failures.raised import ExceptionTable, LinePosition
 from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
-from stallwatch_rules.hints import Hints, may_hold
+from stallwatch_rules.hints import LAUNCHER, Hints, may_hold
 from stallwatch_rules.lines.stamps import clock_set_back, time_of_line
 from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.progress.counter import Counter
@@ -145,6 +145,8 @@ class StreamReading:
         self.crashes = CrashReader()
         self.in_exception = False  #: True if the next line can belong to a traceback or crash
         self.exceptions = ExceptionTable()
+        #: Counter → steps in the bar below an exception, if only lines of a launcher follow the bar.
+        self.redraws: dict[str, int] = {}
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
         self.contexts: set[str] = set()  #: rules with a match of ``requires`` in this stream
@@ -233,11 +235,14 @@ class StreamReading:
             self.sampled = True
             self._undated_steps += 1
             if counter is None or not counter.evaluates:
+                positions = self.timelines.positions
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
                 # The loss was printed within these steps.
                 if self._lossy and self.timelines.positions != self._logged:
                     self._logged, self._logged_step = self.timelines.positions, self.own_step
                     self._lossy = False
+                if self.tracebacks.ended_main or self.redraws:
+                    self._see_redraw(sample, positions)
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, because computing the steps is slower
                 self.curves.see(sample, self.timelines.advances)
@@ -256,6 +261,8 @@ class StreamReading:
                     if begun is None or (last is not None and sample.step < last[1]):
                         self.skipped_first = self.skipped
                     self.skipped_last = self.skipped
+        elif self.redraws and not may_hold(line.text, LAUNCHER):
+            self.redraws.clear()
         if progressed:
             self.last_advance, self.after_time, self.activity_now = line, None, None
             self.turned_back = 0.0
@@ -315,12 +322,25 @@ class StreamReading:
         if not self.templates.again(line, self.index - 1, 1 + more):
             self.templates.add(line, self.mark, 1 + more)
 
+    def _see_redraw(self, sample: Sample, before: Mapping[str, int]) -> None:
+        """Record the steps in a bar that a program draws once more when it ends with an exception.
+
+        If other metrics or another state of the bar follow, the program has continued. `before` contains the
+        number of steps of each counter before the sample.
+        """
+        name = sample.series
+        if not sample.from_bar or name in self.redraws:
+            self.redraws.clear()
+        else:
+            self.redraws[name] = self.timelines.positions.get(name, 0) - before.get(name, 0)
+
     def close_gap(self) -> None:
         """Update the state if lines were skipped after the last line that was read."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
         self._undated = self._undated_steps = 0  # the skipped lines can have different times
+        self.redraws.clear()
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)

@@ -37,9 +37,10 @@ from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
 from stallwatch_rules.judgements.standstill import stopped_late
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
-from stallwatch_rules.progress.timeline import StepClock, longest_timeline
+from stallwatch_rules.progress.timeline import StepClock, Timeline, longest_timeline
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Contribution, Diagnosis, Line
+from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import rank_digest
 
 
@@ -152,6 +153,7 @@ def _snapshot(
         and finding.followed < (1 if finding.tagged("exit-status") else RECOVERED_BUT_DIED)
         for finding in matched
     )
+    died = died or any(_launcher_killed(stream, lead) for stream in streams.values())
     left, left_line = _left_early(streams, context)
     # If other processes never ended, the successful end of one process does not show that the run ended.
     complete = tracker.shows_finish if left else tracker.finished
@@ -204,6 +206,16 @@ def _snapshot(
         streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts
     )
     return run, Assessment(tuple(matched), exceptions, facts)
+
+
+def _launcher_killed(stream: StreamReading, lead: Timeline | None) -> bool:
+    """Return whether a launcher ended its processes after a failure, and few steps followed in its file."""
+    line = stream.summary.kills
+    if line is None:
+        return False
+    intervals = lead.intervals if lead is not None and lead.source == line.source else []
+    followed = sum(interval.span for interval in intervals if interval.number > line.number)
+    return followed < RECOVERED_BUT_DIED
 
 
 def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: int) -> bool:

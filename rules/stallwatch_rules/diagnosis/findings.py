@@ -315,8 +315,15 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     `advances` is the number of steps that the stream shows above the line. The order of lines in one
     stream is certain, but their times are not, because the loggers of one process can print local time,
     UTC, or no date. Therefore, if the line's time is earlier than the time of a step above the line, only
-    the order counts. After a restart of all workers, the run's steps count for every rank.
+    the order counts. After a restart of all workers, the run's steps count for every rank. Steps in the bar
+    that a dead program drew once more do not count, because the program completed them before its exception.
     """
+    steps = _steps_printed_after(stream, line, advances, clock)
+    return 0 if steps in stream.redraws.values() else steps
+
+
+def _steps_printed_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
+    """Return the number of steps that the log shows after a line of a stream. See ``steps_after``."""
     steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
     if time is None:  # as in a traceback, but the stream can show a time by which the line was printed

@@ -62,6 +62,8 @@ class LauncherSummary(msgspec.Struct):
     left: dict[int, tuple[Line, int | None]] = {}
     limits: dict[str, Line] = {}  #: lines with memory limits of OOM-killed containers, keyed by limit
     one_node: bool = False  #: True if the DeepSpeed launcher reports a single node
+    #: The line in which the launcher ends its processes because one of them failed.
+    kills: Line | None = None
     _killed: int | None = None  # line number of the report that the current container was OOM-killed
     _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container
     _over: bool = False  # True if the launcher ended its processes after a failure
@@ -104,7 +106,10 @@ class LauncherSummary(msgspec.Struct):
             if len(self.left) < MAX_RANKS:
                 self.left[int(found[1])] = (line, step)
         elif "Killing subprocess" in text:
-            self._over = self._over or "[launch.py:" in text
+            if "[launch.py:" in text:
+                self._over, self.kills = True, line
+        elif "Main process received" in text:  # a signal requested the end
+            self.kills = None
         elif "num_local_procs" in text:
             found = _NODES.search(text)
             self.one_node = found is not None and int(found[1]) == 1
@@ -150,7 +155,7 @@ class LauncherSummary(msgspec.Struct):
         if self._over or self.spawned.keys() <= self.left.keys():
             self.spawned.clear()
             self.left.clear()
-            self._over = False
+            self._over, self.kills = False, None
         self.spawned[process] = rank
 
     @property

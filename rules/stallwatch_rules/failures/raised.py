@@ -63,8 +63,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 _SHOWN = lazy(r":\d+(?: in |$)")
 _STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # scripts created by pip that only start a program
-# Generated code, such as ``<string>`` or ``<__array_function__ internals>``, belongs to no file. The user's own
-# code has names in angle brackets only if it comes from standard input, a cell of a notebook, or a doctest.
+# Generated code, such as ``<string>`` or ``<__array_function__ internals>``, is in no file. A name in angle
+# brackets is the user's own code only if it is standard input, a cell of a notebook, or a doctest.
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<(?!(?:stdin|console|ipython-input|command|timed|doctest)\b)|^python/ray/"

@@ -287,6 +287,12 @@ class TracebackReader:
             return self._open.introduced == "handled"
         return self._raised is not None and self._raised.setting == "handled"
 
+    @property
+    def ended_main(self) -> bool:
+        """True if the last line is part of an exception that might have ended the main program."""
+        raised = self._raised if self._open is None else None
+        return raised is not None and raised.setting == "main" and not raised.warned
+
     def feed(
         self,
         line: Line,

@@ -35,6 +35,49 @@ def test_number_of_steps_that_prove_recovery(
     assert reading.diagnose().verdict == verdict
 
 
+def bar(done: int) -> str:
+    return f" {done // 4:2}%|█         | {done}/400 [{done:02}:00<2:00:00, 60.00s/it]"
+
+
+BARS = [bar(done) for done in range(1, 11)]
+RAISED = (
+    f'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\n    main()\n{NAMED}'
+)
+HANDLED = f"[WARNING] skipping batch 11\n{RAISED}"
+KILLS = [
+    f"[2026-05-11 08:14:02,118] [INFO] [launch.py:319:sigkill_handler] Killing subprocess {n}"
+    for n in (4171, 4172)
+]
+STOPPED = (
+    "[2026-05-11 08:14:03,120] [INFO] [launch.py:331:sigkill_handler] Main process received SIGINT, exiting"
+)
+
+
+@pytest.mark.parametrize(
+    ("below", "verdict"),
+    [
+        # A program that dies draws its bar once more, with the steps that it completed before the exception.
+        ([RAISED, bar(17)], "failed"),
+        ([RAISED, bar(30), *KILLS], "failed"),
+        # Only the launcher shows that the run died.
+        ([RAISED, "the loop goes on", *map(bar, range(12, 17)), *KILLS], "failed"),
+        # Programs that survived the exception:
+        ([RAISED, bar(11), bar(17)], "unfinished"),
+        ([RAISED, bar(17), "Saving model checkpoint to out/checkpoint-17"], "unfinished"),
+        ([RAISED, bar(17), "{'loss': 1.2, 'epoch': 0.1}"], "unfinished"),
+        ([HANDLED, bar(17)], "unfinished"),
+        ([RAISED, "the loop goes on", *map(bar, range(12, 17)), *KILLS, STOPPED], "interrupted"),
+        ([RAISED, "the loop goes on", *map(bar, range(12, 32)), *KILLS], "unfinished"),
+    ],
+)
+def test_bar_of_a_dead_program_shows_no_steps_after_its_exception(
+    below: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join([*BARS, *below]).encode() + b"\n"))
+    assert reading.diagnose().verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("last", "every", "at", "cause"),
     [
