@@ -14,10 +14,10 @@ from typing import Any
 
 from stallwatch_rules.failures.advice import advice_for
 from stallwatch_rules.failures.templates import Level, Template, TemplateTable
-from stallwatch_rules.messages import message
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock, longest_timeline
-from stallwatch_rules.records import Diagnosis, NewLines
+from stallwatch_rules.records import Diagnosis, Line, NewLines
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.display import earliest, latest, place, shown
 from stallwatch_rules.text.lazy import lazy
@@ -73,6 +73,7 @@ _BOILERPLATE = lazy(
 
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
+MAX_LAST = 3  #: maximum number of last lines that a note quotes
 MAX_NEW = 10  #: maximum number of new lines reported for a run
 STARTED = 3  #: minimum number of steps after which the lines before the first step count as startup
 MAX_EXEMPLARS = 3000  #: maximum number of lines that are clustered
@@ -239,8 +240,9 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     For other runs, new lines and a note are added only if the log ends with an error, or if a baseline does
-    not contain some of the lines. If `ended` is True, nothing is added for other runs. In this case, the
-    caller knows the run's end from other evidence, or still watches the run.
+    not contain some of the lines. For an unfinished run without new lines, a note quotes the last lines of
+    the log. If `ended` is True, nothing is added for other runs. In this case, the caller knows the run's end
+    from other evidence, or still watches the run.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -248,6 +250,10 @@ def with_explanations(
             diagnosis.new_lines = [entry for entry in new if baseline is not None or entry.level == "error"]
             if any(entry.level == "error" for entry in diagnosis.new_lines):
                 diagnosis.notes.append(message("diagnosis.last-words"))
+        if not ended and diagnosis.verdict == "unfinished" and not diagnosis.new_lines:
+            lines: list[str | Message] = [f"“{shown(line.text)}”" for line in last_messages(streams)]
+            listed = message("report.listed-semicolons", parts=lines)
+            diagnosis.notes += [message("alerts.last-output") + listed] if lines else []
         return diagnosis
     known = {(entry.first.file, entry.first.line) for entry in diagnosis.unknown}
     new = new_lines(streams, baseline)
@@ -260,6 +266,27 @@ def with_explanations(
             entry.nearest = nearest.of(entry.exception, entry.message, entry.root)
             entry.advice = advice_for(entry.exception, entry.message) or ""
     return diagnosis
+
+
+def last_messages(streams: Streams) -> list[Line]:
+    """Return the last different messages below the last step of a log, in the order in which they appear.
+
+    If the run has several logs, return messages from the log that has the latest message.
+    """
+    steps: dict[str, int] = {}
+    for stream in streams.values():
+        if stream.last_advance is not None:
+            steps[stream.source] = max(stream.last_advance.number, steps.get(stream.source, 0))
+    below = [
+        entry.last
+        for stream in streams.values()
+        for entry in stream.templates.entries.values()
+        if entry.last.number > steps.get(stream.source, entry.last.number)
+    ]
+    source = latest(below).source if below else ""
+    ordered = sorted((line for line in below if line.source == source), key=lambda line: line.number)
+    different = {masked(line.text): line for line in ordered}
+    return sorted(different.values(), key=lambda line: line.number)[-MAX_LAST:]
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import FINISHED
 
+from stallwatch_rules.failures.unexplained import last_messages
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -75,3 +76,49 @@ def test_headline_of_a_truncated_log_shows_its_last_step(catalogue: Catalogue) -
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),
     ):
         assert render(headline(over), "en") == "Nothing in this log suggests that the run is in trouble."
+
+
+SLEEP = [
+    f"INFO 12-08 19:50:16 [executor_base.py:211] It took {n}.06 seconds to fall asleep." for n in range(99)
+]
+WAKE = "INFO 12-08 19:51:10 [executor_base.py:227] It took 0.89 seconds to wake up tags ['weights']."
+ASLEEP = [line for step, slept in zip(STEPS, SLEEP, strict=False) for line in (slept, WAKE, step)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "quoted"),
+    [
+        ([*ASLEEP, SLEEP[60]], {}, SLEEP[60:61]),  # the line also occurs in the healthy part of the run
+        ([*STEPS, "a b", WAKE, "saving to disk", SLEEP[1], SLEEP[2]], {}, [WAKE, "saving to disk", SLEEP[2]]),
+        # The last line is a step, or an error, or something else shows how the run ended or that it runs.
+        (ASLEEP, {}, []),
+        ([*STEPS, "ERROR reward fn gave up on batch 7"], {}, []),
+        ([*STEPS, SLEEP[1]], {"ending": FINISHED}, []),
+        ([*STEPS, SLEEP[1]], {"now": 1e9}, []),
+        ([*STEPS, "step 500/500 loss=0.1", SLEEP[1]], {}, []),
+    ],
+)
+def test_unfinished_log_is_reported_with_its_last_lines(
+    catalogue: Catalogue, lines: list[str], known: dict[str, bool], quoted: list[str]
+) -> None:
+    diagnosis = diagnose(catalogue, lines, **known)
+    notes = [render(note) for note in diagnosis.notes]
+    expected = "; ".join(f"“{line}”" for line in quoted)
+    assert [note for note in notes if note.startswith("Last output")] == [f"Last output: {expected}"] * bool(
+        quoted
+    )
+    if quoted:
+        assert diagnosis.verdict == "unfinished"
+        assert any(render(note, "zh").startswith("最后的输出：“") for note in diagnosis.notes)
+
+
+def test_last_lines_are_from_the_log_that_ends_last(catalogue: Catalogue) -> None:
+    reading = RunReading(catalogue)
+    for rank, minute in ((0, 4), (1, 9), (2, 6)):
+        reader = LineReader(f"rank{rank}.log")
+        end = f"2026-05-02 09:{minute:02}:00,000 INFO worker {rank} waits for its turn"
+        lines = ["2026-05-02 09:00:00,000 INFO worker is up", *STEPS, end, ""]
+        reading.feed(reader.feed("\n".join(lines).encode()))
+    assert [line.text for line in last_messages(reading.streams)] == [
+        "2026-05-02 09:09:00,000 INFO worker 1 waits for its turn"
+    ]
