@@ -6,8 +6,8 @@ unless this line is a detail of the activity: an indented line, another bar, or 
 ``activities.json`` lists words from the lines that programs print when an activity begins, and from the bars
 that they draw during an activity (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``, ``file_utils.py``;
 huggingface_hub 1: ``utils/_http.py``; trl 0.24: the trainers; transformers 5: ``core_model_loading.py``;
-vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``). ``phases.py`` determines
-the phase, which is the activity of the run as a whole.
+vllm: ``model_loader``; composer: ``console_logger.py``; Megatron-LM: ``training.py``; torch:
+``cpp_extension.py``). ``phases.py`` determines the phase, which is the activity of the run as a whole.
 """
 
 from __future__ import annotations

@@ -154,6 +154,7 @@ _NOT_OF_PART = (
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
+    ("[Eval batch=", re.compile(r"\[Eval batch=\d+/\d+\] Eval on .{1,80} data\s*$"), "eval"),  # Composer
     ("oss at iteration", re.compile(r"^ ?(?:valid|validation|test) loss at iteration \d+ \|"), "eval"),
     ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),
     *((word, _BEGINS, "eval") for word in ("alidat", "valuat", " eval", "验证", "评")),

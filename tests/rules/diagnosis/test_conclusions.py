@@ -52,6 +52,7 @@ def timeout(rank: int, second: float = 2600, work: int = 4100, size: int = 64) -
 
 
 EVALUATION = stamp(420, "***** Running Evaluation *****")
+COMPOSER = stamp(420, "[Eval batch=9/90] Eval on eval data")
 LATE = stamp(9000, "the cluster sees no traffic")
 NAN = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0\n"
 TRACE = "Invalidate trace cache @ step 1: expected module 15, but got module 313\n"
@@ -64,6 +65,8 @@ DIRECT = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n
     [
         (steps(20) + EVALUATION + LATE, "evaluation-hang", "stalled"),
         (steps(20) + EVALUATION + timeout(1), "evaluation-hang", "failed"),
+        (steps(20) + COMPOSER + timeout(1), "evaluation-hang", "failed"),
+        (steps(20) + COMPOSER + steps(22) + timeout(1), "nccl-collective-timeout", "failed"),
         (steps(20) + EVALUATION + NAN + timeout(1), "sampling-nan-probabilities", "failed"),
         (steps(20) + LATE, "silent-hang-no-error", "stalled"),
         (steps(20) + timeout(1), "nccl-collective-timeout", "failed"),

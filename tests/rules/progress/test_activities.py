@@ -46,6 +46,7 @@ def after(*texts: str) -> Activity | None:
         ("Saving model checkpoint to out/checkpoint-500", "saving", ""),
         ("***** Running Evaluation *****", "evaluating", ""),
         ("Evaluating:  12%|█▏        | 12/100 [05:00<36:40, 25.00s/it]", "evaluating", ""),
+        ("[Eval batch=9/90] Eval on lambada/0-shot data", "evaluating", ""),
         (" > building shuffle index with split [0, 100) and [100, 100) ...", "loading-dataset", ""),
     ],
 )  # fmt: skip
@@ -63,6 +64,7 @@ def test_activities_are_recognized_by_their_lines(text: str, kind: str, what: st
         "Downloading is disabled in offline mode",
         "Loading extension module cpu_adam...",
         "INFO Generating a config",
+        "[Eval batch=90/90] Eval on lambada/0-shot data:",  # the metrics follow, so the evaluation has ended
     ],
 )
 def test_finished_or_mentioned_activity_does_not_count(text: str) -> None:
