@@ -73,6 +73,20 @@ def test_text_counts_only_with_the_frames_of_the_page(
 
 
 @pytest.mark.parametrize(
+    ("file", "name", "rule"),
+    [
+        (f"{PACKAGES}vllm/model_executor/models/llama.py", "load_weights", "vllm-weight-names-mismatch"),
+        (f"{PACKAGES}vllm_free/merge_adapter.py", "merge", ""),
+    ],
+)
+def test_names_of_lora_layers_count_only_if_weights_are_sent(
+    catalogue: Catalogue, file: str, name: str, rule: str
+) -> None:
+    error = "KeyError: 'layers.3.mlp.down_proj.base_layer.weight'\nINFO the vLLM engine shuts down"
+    assert rule_of(catalogue, error, (file, name)) == rule
+
+
+@pytest.mark.parametrize(
     ("error", "name"),
     [
         ("TypeError: Batch.pin_memory() missing 1 required positional argument: 'device'", "pin_memory"),
