@@ -75,6 +75,16 @@ def read(catalogue: Catalogue, matcher: Matcher) -> Read:
             [("safetensors/torch.py", "save_file")],
             "disk-full-checkpoint",
         ),
+        (
+            "NotImplementedError",
+            [("verl/utils/reward_score/__init__.py", "_default_compute_score")],
+            "reward-function-unfit",
+        ),
+        (
+            "ConnectionRefusedError: [Errno 111] Connection refused",
+            [("transformers/modelcard.py", "__post_init__"), ("urllib3/connection.py", "connect")],
+            "hf-hub-network-failure",
+        ),
     ],
 )
 def test_raising_code_determines_the_rule(
@@ -99,6 +109,8 @@ def test_raising_code_determines_the_rule(
         ("TypeError: there are reduced-precision gradients", "torch/amp/grad_scaler.py", "_unscale_grads_"),
         ("ValueError: there are reduced-precision gradients", "torch/amp/grad_scaler.py", "step"),
         ("ValueError: there are reduced-precision gradients", "other/amp/grad_scaler.py", "_unscale_grads_"),
+        ("NotImplementedError", "verl/utils/reward_score/math.py", "compute_score"),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", "myhub/modelcard.py", "__post_init__"),
     ],
 )
 def test_other_exceptions_functions_and_files_do_not_match(

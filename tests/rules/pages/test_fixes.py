@@ -208,10 +208,10 @@ def test_classifier_size_mismatch_suggests_num_labels(catalogue: Catalogue, matc
     assert "num_labels" not in fixes(catalogue, matcher, raised(error + mismatch.format("pooler.weight")))[0]
 
 
-def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_failure_after_training_concerns_only_the_hub(catalogue: Catalogue, matcher: Matcher) -> None:
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
-    assert "Only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
-    assert "Only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
+    assert "only a later request" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
+    assert "only a later request" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
 
 
 @pytest.mark.parametrize(
@@ -254,6 +254,23 @@ def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, m
             "AssertionError: seq value from checkpoint (32) is not equal to the input argument value (24)",
             "use-checkpoint-args",
             "scheduler",
+        ),
+        (
+            "torch._inductor.exc.TritonMissing: Cannot find a working triton installation.",
+            "triton-windows",
+            "the message from the compiler",
+        ),
+        (
+            "RuntimeError: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used"
+            " 40.50G of 31.25G hbm. Exceeded hbm capacity by 9.25G.",
+            "batch size",
+            "PYTORCH_CUDA_ALLOC|nvidia-smi",
+        ),
+        (
+            "AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel"
+            " communication collective. Device: 3, node: gpu7",
+            "on other GPUs",
+            "log lines that follow",
         ),
     ],
 )
