@@ -8,9 +8,9 @@ from functools import lru_cache
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.numbers import NUMBER, lowered, number
+from stallwatch_rules.text.numbers import NUMBER, PAD, lowered, number
 
-_SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
+_SIGN = PAD + "[:=]" + PAD + r"(?:np\.float\d\d\()?"
 _GIVEN = _SIGN + "(" + NUMBER + ")"
 
 # Python searches faster for a regular expression that begins with a letter. Therefore, the test of the
@@ -36,7 +36,7 @@ _EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _
 _KL = lazy(r"(?<![\w/])(?:actor/ppo_|objective/|approx_)?kl" + _GIVEN)
 _EVAL_LOSS = lazy(
     r"(?<![\w/])(?:eval|val|valid|validation|dev|test)[_/ ](?:lm[_ ])?loss(?:_epoch)?(?![\w/])"
-    r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
+    r"(?:" + PAD + "[:=])?" + PAD + "(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
 # Memory as printed by torchtitan, DETR, and mmengine (MiB) and by verl (GB), and memory without a unit in a
@@ -119,10 +119,9 @@ _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name of a metric 
 # The text before these letters is examined only after a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
-    r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
-    + NUMBER
-    + r")(?![\w])"
-)
+    r"(?:(?<=loss)['\"](?=:))?(?:" + PAD + "[:=：])?" + PAD
+    + r"\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?(" + NUMBER + r")(?![\w])"
+)  # fmt: skip
 _NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # for example, "train/policy_" in "train/policy_loss"
 _NORM_BEFORE = lazy(r"g|global_|[\w/]{0,12}grad_?")
 _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
@@ -131,7 +130,7 @@ _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
     # The last alternative is for MaxText, which prints the seconds directly after the step.
     r"|step[_ ]time|timing_s/step|^, seconds)"
-    r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
+    r"(?: in s|[ _]?\(?(ms|s)\)?)?" + PAD + "[:=]" + PAD + "(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
 # Losses other than the training loss, such as "val loss" and "aux_loss".

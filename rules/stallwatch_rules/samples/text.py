@@ -19,7 +19,7 @@ from stallwatch_rules.samples.prefixes import (
     with_zeroed_digits,
 )
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.numbers import NUMBER, lowered, number
+from stallwatch_rules.text.numbers import NUMBER, PAD, lowered, number
 
 _ATTEMPTED = lazy(r"Attempted loss scale: (" + NUMBER + r")(?:, reducing to (" + NUMBER + r"))?")
 _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + NUMBER + r")")
@@ -75,9 +75,10 @@ _ZH_NAMES = {
 # Names of counters and metrics. A name must not be part of a longer word (总步数 is the total), and must be
 # followed by a value.
 _ZH_NAME = lazy(
-    r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
+    r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")(?:" + PAD + "[:=：])?" + PAD
+    + r"(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
-)
+)  # fmt: skip
 # A loss in the middle of a sentence, such as "安装 loss 0.5 版本", is not a metric.
 _ZH_PROSE = lazy(
     r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)(?<!\d步)(?<!\d 步)\s{1,4}loss", re.IGNORECASE
@@ -147,8 +148,8 @@ _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a
 # A text such as "loss 2.0 lr 1e-5 " before "step 3". Only spaces, commas, semicolons, and vertical bars
 # separate the metrics.
 _LOSS_THEN_STEP = lazy(
-    r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
-    + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
+    r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss(?:\s?[:=])?" + PAD + NUMBER
+    + r"(?:[,;| ]{1,3}[a-z_]{2,20}(?:\s?[:=])?" + PAD + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
 _LOSS_BEFORE = 200  # maximum number of characters that ``_LOSS_THEN_STEP`` searches before the step
 _LOSS_NAME = 30  # maximum number of characters before "loss" in a match of ``_LOSS_FIRST``

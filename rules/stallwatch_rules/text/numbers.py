@@ -9,6 +9,7 @@ NUMBER = (
     r"|[nN]a[nN]|[iI]nf(?:inity)?)"
 )
 """A regular expression without groups: integers, decimals, thousands separators, NaN and infinity."""
+PAD = r"\s{0,16}"  #: a regular expression for the spaces that align a number, as in ``loss        nan``
 
 
 def number(text: str) -> float:

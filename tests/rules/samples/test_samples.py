@@ -241,6 +241,28 @@ def test_metric_lines_are_read(
     assert not found.from_bar
 
 
+PADDED = [
+    "step 12 | loss {} | grad_norm {} | lr {}",
+    "step: 12  loss: {}  grad norm: {}  val_loss: {}  step_time: {}",
+    "step 12 loss = {} tokens/s = {} reward = {} kl = {} mem = {}",
+    "train_loss {} lr {} step 12/90",
+    "训练步 12/90 损失：{} 学习率：{}",
+]
+
+
+@pytest.mark.parametrize("value", ["0.25", "nan"])
+@pytest.mark.parametrize("text", PADDED, ids=[text[:30] for text in PADDED])
+def test_aligned_values_are_read_like_others(text: str, value: str) -> None:
+    plain, aligned = sample(text.replace("{}", value)), sample(text.replace("{}", f"{value:>14}"))
+    assert plain is not None and aligned is not None
+    assert plain.values and repr(aligned) == repr(plain)  # with NaN
+
+
+def test_column_between_two_names_is_no_value() -> None:
+    found = sample("step 12 | loss              | lr        0.5")
+    assert found is not None and found.values == {"learning_rate": 0.5}
+
+
 def read(line: str) -> Entry | None:
     """The line as a row of the table."""
     reader = LineReader("").alone(None)
