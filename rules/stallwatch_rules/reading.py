@@ -20,6 +20,7 @@ from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.end_lines import OWN_LINE, StatedEnd, chosen_end, end_of_run, own_text, stated_end
 from stallwatch_rules.endings import Crash, Ending, ExitedRank, MemoryUse
+from stallwatch_rules.failures.crashes import stated_reason
 from stallwatch_rules.failures.quotations import quoted_spans
 from stallwatch_rules.failures.unexplained import Baseline, with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
@@ -480,6 +481,15 @@ class RunReading:
         self.feed(candidate.lines, candidate.asides)
         self._replaying = False
 
+    def _share_reason(self, stream: StreamReading, line: Line, reason: str, rules: Collection[str]) -> None:
+        """Give the message of a C++ exception to the stream without a rank if the exception began there.
+
+        Example: ``terminate called …`` names no rank, but ``what():  [Rank 3] Watchdog caught …`` does.
+        """
+        unranked = self.streams.get((line.source, None))
+        if unranked is not None and not any(crash.lacks_message for crash in stream.crashes.left()):
+            unranked.take_reason(line, reason, rules)
+
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)
         stream = self.streams.get(key)
@@ -536,7 +546,10 @@ class RunReading:
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
         if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
-            stream.see_exceptions(line, [rule for rule, _ in hits])
+            rules = [rule for rule, _ in hits]
+            if rules and line.rank is not None and (reason := stated_reason(line.text)):
+                self._share_reason(stream, line, reason, rules)
+            stream.see_exceptions(line, rules)
         stream.plain += not stream.in_exception
         if sample is None and not hits:
             stream.see_message(line, more.pop("", 0))

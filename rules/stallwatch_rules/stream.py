@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.end_lines import StatedEnd
-from stallwatch_rules.failures.crashes import CrashReader
+from stallwatch_rules.failures.crashes import BLOCK_LINES, CrashReader
 from stallwatch_rules.failures.environment import belongs_to_a_run, versions_in
 from stallwatch_rules.failures.failed_starts import Below, next_state
 from stallwatch_rules.failures.flight import FlightData
@@ -312,6 +312,18 @@ class StreamReading:
                 self.hits[rule].teardown += 1
                 self.hits[rule].handled += self.tracebacks.handled
         self._note_exceptions()
+
+    def take_reason(self, line: Line, reason: str, rules: Collection[str]) -> None:
+        """Add a message, and the rules that matched it, to a crash just above that lacks its message.
+
+        The line with the message names its rank, so it belongs to the stream of this rank.
+        """
+        crashes = [*self.crashes.left(), *(seen.raised for seen in self.exceptions.seen.values())]
+        for crash in crashes:
+            if crash.lacks_message and 0 < line.number - crash.line.number <= BLOCK_LINES:
+                crash.message = reason
+                crash.rules.update(rules)
+                return
 
     def see_message(self, line: Line, more: int = 0) -> None:
         """Count the last line and `more` similar lines by template, unless the line is in a traceback."""

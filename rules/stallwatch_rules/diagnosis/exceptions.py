@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -233,7 +234,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         named = [
             exception
             for exception in fatal
-            if exception.seen.raised.exception and not _lacks_message(exception.seen.raised)
+            if exception.seen.raised.exception and not exception.seen.raised.lacks_message
         ]
         # An exception about a lost peer reports the same event as the symptom, whichever came first.
         named = [exception for exception in named if not exception.shows_teardown]
@@ -256,7 +257,7 @@ class Exceptions(msgspec.Struct, frozen=True):
             exception
             for exception in self.fatal
             if not (
-                _lacks_message(exception.seen.raised)
+                exception.seen.raised.lacks_message
                 and exception.seen.raised.exception.endswith("DistBackendError")
             )
         ]
@@ -321,6 +322,11 @@ def read_exceptions(
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, of_threads, of_commands, ended_in = (set[str]() for _ in range(5))
     stops = _interrupt_lines(streams, interrupt_rules)
+    # The message of a crash can name its rank, although the first line of the crash does not.
+    of_source: defaultdict[str, set[str]] = defaultdict(set)
+    for finding in matched:
+        for source, _ in finding.hits:
+            of_source[source].add(finding.rule)
 
     def ended(seen: CountedException, key: Key) -> bool:
         if not died and _outlived(seen, tracker):
@@ -344,6 +350,7 @@ def read_exceptions(
             if (hits := stream.hits.get(rule)) is not None
         ]
         rules = {finding.rule for finding in matched if key in finding.hits}
+        known = rules if key[1] is not None else of_source[key[0]]
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             command = of_command(seen.raised) and of_command(seen.last)
@@ -353,7 +360,7 @@ def read_exceptions(
             if seen.last.kind == "failure" and named:
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
-        for seen in unknown_in(table, rules, aborts):
+        for seen in unknown_in(table, known, aborts):
             if seen.raised.heading & (rules - symptoms):  # the lines of a symptom can precede a traceback
                 continue
             fatal = ended(seen, key)
@@ -536,11 +543,6 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
     )
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
-
-
-def _lacks_message(raised: ExceptionChain) -> bool:
-    """Return whether a crash in compiled code lacks its message, which another line contains."""
-    return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:

@@ -51,7 +51,8 @@ WORDS = (
     'Exception in thread "',
 )
 
-_THROWN = lazy(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
+# If several processes write this message into one line, the last name is complete.
+_THROWN = lazy(r"^.*terminate called after throwing an instance of '(?P<name>[^']+)'")
 _THROWN_LIBCXX = lazy(
     r"(?:libc\+\+abi: )?terminating (?:due to|with) uncaught exception of type (?P<name>[\w:]+): ?(?P<m>.*)"
 )
@@ -120,6 +121,12 @@ _STACK = lazy(
     r"|\[[\w.:-]+\] (?:\[ ?\d+\]|\*\*\* |Signal|Failing|Associated)|@ +0x|PC: @|Python runtime state"
     r"|<no Python frame>|Solution:|TraceBack \(most|\s{4,}\S)"
 )
+
+
+def stated_reason(text: str) -> str:
+    """Return the message in the second line of a C++ exception, or an empty string for other lines."""
+    found = _WHAT.match(text) if "what():" in text else None
+    return found["m"][:MAX_MESSAGE] if found is not None else ""
 
 
 class CrashReader:

@@ -147,6 +147,11 @@ class ExceptionChain(msgspec.Struct):
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property
+    def lacks_message(self) -> bool:
+        """True if compiled code crashed and the message is missing, because another line contains it."""
+        return self.native and not self.message and self.exception.lower().endswith("error")
+
+    @property
     def gives_reason(self) -> bool:
         """True if compiled code crashed with a message that contains more than the name of a signal."""
         signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES

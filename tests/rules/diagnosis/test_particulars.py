@@ -131,6 +131,37 @@ def test_abort_of_the_watchdog_is_not_another_failure(catalogue: Catalogue, matc
     assert not any("might be the cause" in note for note in found.notes)
 
 
+THROWN = "terminate called after throwing an instance of 'std::runtime_error'\n"
+MESSAGES = [
+    "  what():  " + TIMED_OUT.partition("] ")[2].format(rank=r, work=9, operation="REDUCE") for r in (3, 0)
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        THROWN + MESSAGES[0],
+        THROWN * 2 + "".join(MESSAGES),  # two processes write at the same time
+        THROWN.removesuffix("'\n") + THROWN + "'\n" + "".join(MESSAGES),
+    ],
+    ids=["one", "in turns", "in one line"],
+)
+def test_thrown_timeout_is_not_another_failure(catalogue: Catalogue, matcher: Matcher, lines: str) -> None:
+    """In torch 2.1 and earlier, the watchdog throws the timeout, and only the message names the rank."""
+    found = diagnose(catalogue, matcher, {"node0.log": steps(1, 20) + lines})
+    assert (first(found).rule, first(found).confidence) == ("nccl-collective-timeout", 0.9)
+    assert found.unknown == [] and not any("might be the cause" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("reason", ["", "  what():  cannot open the index of shard 12\n"])
+def test_other_exception_beside_a_thrown_timeout_is_reported(
+    catalogue: Catalogue, matcher: Matcher, reason: str
+) -> None:
+    lines = THROWN + MESSAGES[0] + THROWN + reason
+    (unknown,) = diagnose(catalogue, matcher, {"node0.log": steps(1, 20) + lines}).unknown
+    assert unknown.message == reason.partition("():  ")[2].strip()
+
+
 @pytest.mark.parametrize("host", ["gpu-17", "10.0.0.13"])
 def test_host_in_the_prefix_of_pdsh_is_named(catalogue: Catalogue, matcher: Matcher, host: str) -> None:
     killed = "[2026-11-20 08:21:41,212] [ERROR] [launch.py:341:sigkill_handler] ['/usr/bin/python'] exits"
