@@ -51,6 +51,8 @@ _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
 )
+# The advice "use … instead" does not state that the program continued.
+_FALLBACK = lazy(r"(?i)\busing\b.{1,80}\binstead\b|\b(?:fall(?:s|ing)? ?back|fell back|defaulting) to\b")
 _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
 
 
@@ -173,6 +175,12 @@ def states_error(text: str) -> bool:
     Words such as "error" do not count, because they can be part of advice.
     """
     return _stated_level(_without_redirect(text)) == "error" and not _WITHOUT_EFFECT.search(text)
+
+
+def states_fallback(text: str) -> bool:
+    """Return whether a logger's warning states what the program uses instead of the part that failed."""
+    text = _without_redirect(text)
+    return _stated_level(text) == "warning" and _FALLBACK.search(text) is not None
 
 
 def _cut(line: Line) -> Line:

@@ -130,15 +130,17 @@ def is_accompanied(trace: Trace, other: Trace) -> bool:
     return None not in steps and all(found for found, count in zip(near, hits, strict=True) if count)
 
 
-def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int = 1) -> Judgement | None:
+def judge_recovery(
+    followed: int, still_there: bool, facts: RunFacts, count: int = 1, *, survived_before: bool = False
+) -> Judgement | None:
     """Assess a failure after which training continued, by the number of steps after its last match.
 
-    One step is enough if training had taken steps before the match and then reached its last step. In other
-    cases, one step is weak evidence, because a program that ends with an exception draws its progress bar
-    once more.
+    One step is enough if training had taken steps before the match and then reached its last step, or if it
+    survived earlier matches (`survived_before`). In other cases, one step is weak evidence, because a program
+    that ends with an exception draws its progress bar once more.
     """
-    reached = facts.complete and facts.advances > followed
-    needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
+    enough = survived_before or (facts.complete and facts.advances > followed)
+    needed = RECOVERED_BUT_DIED if facts.died else 1 if enough else RECOVERED
     if followed < needed:
         return None
     harm: Harm = "degrading" if still_there else "harmless"

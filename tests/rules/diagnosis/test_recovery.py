@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from smallruns import FINISHED
+from smallruns import FAILED, FINISHED
 
 from stallwatch_rules.endings import Crash, Ending
 from stallwatch_rules.lines.reader import LineReader
@@ -76,6 +76,37 @@ def test_bar_of_a_dead_program_shows_no_steps_after_its_exception(
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join([*BARS, *below]).encode() + b"\n"))
     assert reading.diagnose().verdict == verdict
+
+
+FALLBACK = (
+    "WARNING 03-02 10:00:00 [tokenizer.py:284] No tokenizer found in /adapters/a, using base model tokenizer"
+    " instead. (Exception: Repo id must use alphanumeric chars, '-', '_' or '.': '/adapters/a'.)"
+)
+LOGGED = "2026-03-02 10:00:00,000 - ERROR - rollout 3: Repo id must use alphanumeric chars: '/adapters/a'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "ending", "verdict"),
+    [
+        ([line for step in STEPS[:20] for line in (FALLBACK, step)], None, "unfinished"),
+        ([*STEPS[:20], FALLBACK], None, "unfinished"),
+        ([*STEPS[:20], FALLBACK.replace("using", "use")], None, "failed"),  # advice, not a fallback
+        ([*STEPS[:20], FALLBACK.replace("WARNING", "ERROR")], None, "failed"),
+        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED, STEPS[20]], None, "unfinished"),
+        ([*STEPS[:20], LOGGED, STEPS[20]], None, "failed"),
+        ([*STEPS[:19], LOGGED, STEPS[19], LOGGED, STEPS[20]], None, "failed"),  # two lines of one failure
+        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED], None, "failed"),
+        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED, STEPS[20]], FAILED, "failed"),
+        # An exception can end a run after the run survived the same exception.
+        ([*STEPS[:5], NAMED, *STEPS[5:20], NAMED, STEPS[20]], None, "failed"),
+    ],
+)
+def test_survived_lines_and_fallbacks_are_no_failures(
+    lines: list[str], ending: Ending | None, verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    assert reading.diagnose(ending).verdict == verdict
 
 
 @pytest.mark.parametrize(

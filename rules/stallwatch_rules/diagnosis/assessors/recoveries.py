@@ -17,6 +17,7 @@ from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, came_before
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, RunContext, Snapshot
 from stallwatch_rules.diagnosis.unrelated import is_recurring_noise
+from stallwatch_rules.failures.templates import states_fallback
 from stallwatch_rules.judgements.facts import (
     RECOVERED,
     RECOVERED_BUT_DIED,
@@ -67,11 +68,19 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", recovered(finding.followed, finding.count))
         elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
+        elif finding.harm == "fatal" and finding.hits and all(map(states_fallback, finding.texts())):
+            yield finding.with_harm("harmless", message("diagnosis.handled"))
         elif finding.tagged("nan-loss") and _no_finite_loss_since(finding, streams):
             continue  # later steps do not repair the weights
         else:
             answers = (answers_after(key, hits.answers, streams) for key, hits in finding.hits.items())
-            judgement = judge_recovery(finding.followed, often, facts, finding.count)
+            judgement = judge_recovery(
+                finding.followed,
+                often,
+                facts,
+                finding.count,
+                survived_before=_survived_before(finding, run, now),
+            )
             judgement = judgement or judge_service(min(answers, default=0), facts)
             if judgement is not None:
                 yield finding.with_harm(judgement.harm, judgement.note)
@@ -136,6 +145,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if not finding.tagged("often-handled") or not finding.hits:
             continue
         soon = finding.rule in exceptions.beside or finding.tagged("tried-at-start")
+        soon = soon or _survived_before(finding, run, now)
         if finding.followed >= (1 if soon else RECOVERED):
             yield finding.with_harm("harmless", recovered(finding.followed, finding.count))
         elif facts.complete and not facts.died:
@@ -257,6 +267,19 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
         and (stream.last_time or 0.0) > (last.line.time or 0.0) - unsure
         for stream in others.values()
     )
+
+
+def _survived_before(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
+    """Return whether training took enough steps between the first and the last match of a finding.
+
+    Exceptions that ended the run and matches in several attempts do not count, because each attempt can end
+    in the same way. Matches in a run that stalled and invalid numbers do not count either.
+    """
+    if run.restarts or now.facts.stalled or finding.page.family == NUMERICS:
+        return False
+    steps = [(hits.own_step, hits.last_own_step) for hits in finding.hits.values()]
+    survived = all(a is not None and b is not None and b - a >= RECOVERED for a, b in steps)
+    return bool(steps) and survived and finding.rule not in now.exceptions.ended_in
 
 
 def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
