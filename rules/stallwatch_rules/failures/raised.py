@@ -108,6 +108,7 @@ class ExceptionChain(msgspec.Struct):
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
+    logged: bool = False  #: True if a logger printed the entire traceback as one message, with any level
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
     native: bool = False  #: True for a crash of compiled code, which can occur after the training ended
     rank: int | None = None  #: rank of the exception, if a launcher's summary quotes the exception

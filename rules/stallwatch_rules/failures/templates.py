@@ -51,6 +51,12 @@ _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
 )
+# Words of lines that programs, experiment trackers, and schedulers print when a run ends.
+_ENDING = lazy(
+    r"(?i)\b(?:exit|quit|shut|terminat|stopp|clean|destroy|clos(?:e|ing)|finish|finali[sz]|complet|end(?:ed|ing|s)\b"
+    r"|done\b|sav(?:e|ing)|upload|sync|flush|releas|free|disconnect|leav|summar|history|total\b|elapsed|time\b"
+    r"|statistics|wandb|swanlab|mlflow|clearml|slurm|job|state\b|cluster\b|user|cores?\b|cpu|memory|node)"
+)
 # The advice "use … instead" does not state that the program continued.
 _FALLBACK = lazy(r"(?i)\busing\b.{1,80}\binstead\b|\b(?:fall(?:s|ing)? ?back|fell back|defaulting) to\b")
 _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
@@ -108,6 +114,17 @@ class TemplateTable(msgspec.Struct):
         )
         if len(self.entries) > MAX_TEMPLATES:
             self._drop()
+
+    def ordinary_after(self, index: int) -> int:
+        """Return the number of lines after a position that report work, rather than an error or the end.
+
+        For templates that also occurred earlier, only the last line counts.
+        """
+        return sum(
+            entry.count if entry.index > index else 1
+            for entry in self.entries.values()
+            if entry.last_index > index and entry.level == "info" and not _ENDING.search(entry.last.text)
+        )
 
     def merge(self, later: TemplateTable) -> None:
         """Add the entries of a table that was read from a later part of the same stream."""
@@ -175,6 +192,11 @@ def states_error(text: str) -> bool:
     Words such as "error" do not count, because they can be part of advice.
     """
     return _stated_level(_without_redirect(text)) == "error" and not _WITHOUT_EFFECT.search(text)
+
+
+def states_level(text: str) -> bool:
+    """Return whether a text begins with a logger's prefix that contains a level."""
+    return _stated_level(text) is not None
 
 
 def states_fallback(text: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 import msgspec
 
 from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition, Setting, kind_of, setting_of
+from stallwatch_rules.failures.templates import states_level
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
@@ -213,6 +214,7 @@ class _Open(msgspec.Struct):
     named: str = ""  #: name of the exception, if the header contains it
     group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
+    logged: bool = False
     rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
     #: True if the previous exception reports only the exception of this traceback, which was raised first.
     quoted: bool = False
@@ -407,7 +409,7 @@ class TracebackReader:
         if self._open is not None and QUOTES_INNER.search(prefix):
             inner, previous, quoted = True, self._open.chain, False
         corner = prefix.find("╭")
-        warned = WARNED.search(prefix) is not None
+        warned, logged = WARNED.search(prefix) is not None, states_level(prefix)
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
@@ -419,7 +421,7 @@ class TracebackReader:
             setting = "ignored" if ignored else chained.setting if not chained.of_destructor else "main"
         self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True, named=named)
         self._open.group, self._open.column = GROUP_HEADER in line.text, max(0, corner)
-        self._open.warned, self._open.quoted = warned, quoted
+        self._open.warned, self._open.logged, self._open.quoted = warned, logged, quoted
         (self._open.heading if prefix.strip() else self._open.rules).update(self._failures & set(rules))
         self._open.heading.update(heading)
         self._chained, self._lines = False, 0
@@ -475,7 +477,10 @@ class TracebackReader:
             # A new exception that only quotes the earlier exception, such as a launcher's exception, does not
             # explain the earlier exception. Therefore, take over only the rules for failures.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
-        raised.group, raised.warned, raised.rank = begun.group, begun.warned, begun.rank
+        raised.group, raised.rank = begun.group, begun.rank
+        raised.warned = begun.warned
+        # A collector adds its prefix to each line of a traceback, whether a logger printed it or not.
+        raised.logged = begun.logged and without_prefix(begun.prefix, line.text) == line.text
         raised.setting = setting_of(begun.frames, begun.introduced)
         raised.kind = kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False

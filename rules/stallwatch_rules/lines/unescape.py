@@ -23,7 +23,7 @@ from stallwatch_rules.text.numbers import NUMBER
 # before a traceback that does not directly follow its own prefix.
 _INTERLEAVED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
-    r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
+    r"|(?<=[^\s\"':])(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
 # A message that follows a progress bar whose brackets contain metrics, as in Lightning. If more metrics

@@ -83,6 +83,39 @@ def test_following_lines_show_whether_an_exception_was_fatal(
     assert (diagnosis.primary is not None and diagnosis.primary.rule == RULE) == (harm == "fatal")
 
 
+STAMP = "ERROR:2026-03-02 10:00:0{},691:"
+UNREAD = [
+    "Traceback (most recent call last):",
+    '  File "/w/env.py", line 470, in update_state',
+    "    action, x, y = extract(text)",
+    "TypeError: cannot unpack non-iterable NoneType object",
+]
+AFTER = [STAMP.format(1) + "No action in the answer to item 7"]
+WORK = [f"You're using a fast tokenizer in worker {number}" for number in range(7)]
+END = [f"Shutting down worker {number}" for number in range(7)]
+HEADED = [STAMP.format(0) + UNREAD[0], *UNREAD[1:]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "verdict"),
+    [
+        ([*HEADED, *AFTER, *WORK], {}, "unfinished"),
+        ([*HEADED, *AFTER, *WORK], DIED, "unknown-failure"),
+        ([*HEADED, *AFTER], {}, "unknown-failure"),
+        ([*HEADED, *AFTER, *WORK[:3]], {}, "unknown-failure"),
+        ([*HEADED, *AFTER, *END], {}, "unknown-failure"),
+        ([*UNREAD, *AFTER, *WORK], {}, "unknown-failure"),  # Python itself printed the traceback
+        ([STAMP.format(0) + line for line in UNREAD] + WORK, {}, "unknown-failure"),  # a collector's prefix
+    ],
+)
+def test_exception_that_a_logger_printed_ends_no_program_that_continues(
+    lines: list[str], known: dict[str, object], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    diagnosis = diagnosed(catalogue, matcher, [STEPS[0], *lines], **known)
+    assert diagnosis.verdict == verdict
+    assert [unknown.exception for unknown in diagnosis.unknown] == ["TypeError"]
+
+
 def test_log_that_ends_at_an_exception_is_less_certain(catalogue: Catalogue, matcher: Matcher) -> None:
     open_end = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN]).primary
     died = diagnosed(catalogue, matcher, [*STEPS[:20], BROKEN], **DIED).primary
