@@ -31,8 +31,9 @@ Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: The part of the program in which an exception was raised: the main thread, another thread, a process of
 #: ``multiprocessing``, a task of asyncio, or code whose exceptions Python ignores. Examples of such code
 #: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that
-#: it continues without the failed part.
-Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
+#: it continues without the failed part. ``hook`` is ``sys.excepthook``, which reports a different exception
+#: that ended the program.
+Setting = Literal["main", "thread", "child", "task", "ignored", "handled", "hook"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = lazy(
@@ -244,7 +245,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
-    if raised.of_destructor or raised.setting in ("ignored", "handled"):
+    if raised.of_destructor or raised.setting in ("ignored", "handled", "hook"):
         # Python ignores exceptions in destructors, and the message about the destructor might be truncated.
         return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):

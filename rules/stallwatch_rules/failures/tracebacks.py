@@ -65,7 +65,7 @@ QUOTES_INNER = lazy(
     r"|in the worker environment:$"  # message from Ray 2.55, _private/function_manager.py
 )
 _IGNORED = lazy(
-    r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
+    r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\."
     # Python's logging module prints the stack of its caller after the error.
     r"|--- Logging error ---|Call stack:$)"
     r"|\ban error occurred during closing of asynchronous generator\b"
@@ -86,6 +86,7 @@ REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
+_HOOK = lazy(r"^Error in sys\.excepthook")
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
 #: Messages from Lib/asyncio in Python (tasks.py, events.py, and runners.py). A logger's prefix can precede
 #: the message.
@@ -96,6 +97,7 @@ _TASK = lazy(
 #: Lines above a traceback that show in which part of the program the exception was raised.
 _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
+    ("hook", _HOOK),
     ("thread", _THREAD),
     ("task", _TASK),
     ("handled", _HANDLED),
@@ -177,6 +179,15 @@ def without_prefix(prefix: str, text: str) -> str:
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
+
+
+def _reported_by(raised: ExceptionChain) -> ExceptionChain:
+    """Return the exception that an exception hook failed to report, if `raised` is the exception of a hook.
+
+    Python prints the exception that ended the program below the exception of the hook. If the log ends
+    before that, nothing is known about the exception that ended the program.
+    """
+    return raised if raised.setting != "hook" else ExceptionChain("", "", raised.line, raised.mark)
 
 
 _DIGITS = lazy(r"\d")
@@ -278,7 +289,7 @@ class TracebackReader:
     def teardown(self) -> bool:
         """True if the last line was printed while a process ended."""
         if self._open is not None:
-            return self._open.introduced in ("ignored", "handled") and self._open.adjoining
+            return self._open.introduced in ("ignored", "handled", "hook") and self._open.adjoining
         raised = self._raised
         return raised is not None and raised.beside and raised.shows_teardown
 
@@ -326,7 +337,7 @@ class TracebackReader:
         if self._raised is not None and self._continues(text, rules):
             return None
         ended, self._raised = self._raised, None
-        self._outside(line, rules, mark, rest=ended is not None and self._interrupted == "ignored")
+        self._outside(line, rules, mark, rest=ended is not None and self._interrupted in ("ignored", "hook"))
         if ended is not None and self._open is not None and REMOTE.match(ended.message):
             self._open.frames[:0] = ended.frames
             self._open.rules |= ended.rules
@@ -377,7 +388,7 @@ class TracebackReader:
     def left(self, mark: LinePosition = _START) -> list[ExceptionChain]:
         """Return the exceptions that are incomplete if the stream ends here. The reader does not change."""
         if self._raised is not None:
-            return [self._raised]
+            return [_reported_by(self._raised)]
         begun = self._open
         if begun is not None and (begun.frames or begun.chain or begun.named):
             chain, frames = begun.chain, list(begun.frames)
@@ -385,7 +396,7 @@ class TracebackReader:
             cut.rules = begun.rules | (chain.rules if chain else set())
             cut.setting = setting_of(frames, begun.introduced)
             cut.kind = kind_of(cut)
-            return [cut]
+            return [_reported_by(cut)]
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
@@ -542,7 +553,7 @@ class TracebackReader:
         text = line.text
         if self._introduce(text):
             return
-        ignored = self._lines > 0 and self._setting == "ignored"
+        ignored = self._lines > 0 and self._setting in ("ignored", "hook")
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None

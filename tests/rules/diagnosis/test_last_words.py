@@ -54,6 +54,42 @@ def test_exception_names_can_be_in_any_script(catalogue: Catalogue) -> None:
     assert (unknown.exception, unknown.message) == ("数据错误", "样本 17 的标签长度与输入长度不一致")
 
 
+HOOK = [
+    "Error in sys.excepthook:",
+    "Traceback (most recent call last):",
+    '  File "/env/lib/python3.11/site-packages/swanlab/data/callback.py", line 81, in _except_handler',
+    "    get_run().finish(CRASHED, error=error)",
+    "RuntimeError: the client is closed",
+]
+MAIN = [
+    "",
+    "Original exception was:",
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 70, in main',
+    "    push(scores)",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "raised"),
+    [
+        (HOOK[:3], "unknown-failure", [""]),
+        (HOOK, "unknown-failure", [""]),
+        (HOOK + MAIN, "unknown-failure", [""]),
+        ([*HOOK, *MAIN, "KeyError: 'scores'"], "unknown-failure", ["KeyError"]),
+        ([*HOOK, *MAIN, "KeyboardInterrupt"], "finished", []),
+        (["Exception ignored in: <function Run.__del__ at 0x7f1200>", *HOOK[1:]], "finished", []),
+    ],
+)
+def test_failed_exception_hook_shows_that_an_exception_ended_the_run(
+    catalogue: Catalogue, lines: list[str], verdict: str, raised: list[str]
+) -> None:
+    finished = [line.replace("/500", "/59") for line in STEPS]
+    diagnosis = diagnose(catalogue, [*finished, *lines])
+    assert diagnosis.verdict == verdict
+    assert [unknown.exception for unknown in diagnosis.unknown] == raised
+
+
 def test_truncated_log_without_a_total_is_reported(catalogue: Catalogue) -> None:
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
