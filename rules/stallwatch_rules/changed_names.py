@@ -40,12 +40,12 @@ def changed_names() -> tuple[ChangedName, ...]:
 
 
 def changed_name(kind: Kind, old: str) -> ChangedName | None:
-    """Return the table's row for an old name, or ``None`` if the name was not changed."""
+    """Return the table's row for an old name, or ``None`` if the name has not changed."""
     return next((row for row in changed_names() if (row.kind, row.old) == (kind, old)), None)
 
 
 def moved_attribute(module: str, name: str) -> Any:
-    """Return the replacement for a moved attribute, and warn about the use of the old name.
+    """Return the replacement for a moved attribute and warn about the use of the old name.
 
     A module calls this function from its ``__getattr__``.
     """

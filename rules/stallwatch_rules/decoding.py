@@ -1,7 +1,7 @@
 """Decode external data into records (``msgspec.Struct``), in any thread.
 
-msgspec 0.22 prepares a type at its first use, and exposes the type to other threads before the preparation is
-complete (``_core.c``, StructInfo_Convert). If two threads use a type for the first time simultaneously, the
+msgspec 0.22 prepares a type at its first use and exposes the type to other threads before the preparation is
+complete (``_core.c``, StructInfo_Convert). If two threads simultaneously use a type for the first time, the
 process crashes. This module prepares each type under a lock. The import lock protects a module that decodes
 data during its own import.
 """

@@ -1,8 +1,8 @@
-"""Write and read the line with which an agent states in a job's log how the command ended.
+"""Write and read the line in a job's log in which an agent states how the command ended.
 
 The line has the same words in every language, so reading it does not depend on the text of the report. The
-program that is watched can also print such a line. Therefore, a line sets only facts about the end of its own
-run, and each value must have a fixed format.
+watched program can also print such a line. Therefore, a line sets only facts about the end of its own run,
+and each value must have a fixed format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 
-# If a step follows the end line after more than this number of lines, the run continued or was started again.
+# If a step follows the end line after more than this number of lines, the run continued or was restarted.
 # Closer lines might be from other hosts.
 _LINES_AFTER = 100
 _MOST_HOSTS = 1024
@@ -138,8 +138,8 @@ def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
     """Choose which of two stated ends counts for the run.
 
     The agents of one start run at the same time. Therefore, a command that started after another command
-    ended belongs to a newer start, and the end of the newer start counts. In one start, a failure counts
-    more than an end from outside.
+    ended belongs to a newer start, and the end of the newer start counts. In one start, a failure takes
+    precedence over an end from outside.
     """
     if known is None or known.at <= new.at - new.ending.seconds:
         return new
@@ -152,7 +152,7 @@ def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
 
 
 def _with_memory_of_killed(end: StatedEnd, killed: set[int]) -> StatedEnd:
-    """Return the end with the memory use on the host of the killed ranks, if an agent stated it."""
+    """If an agent stated the memory use on the host of the killed ranks, add the memory use to the end."""
     memory = next((memory for memory in end.others if killed and killed <= memory.ranks.keys()), None)
     if memory is None:
         return end
@@ -160,7 +160,7 @@ def _with_memory_of_killed(end: StatedEnd, killed: set[int]) -> StatedEnd:
 
 
 def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
-    """Return the end of the run that its streams state, unless the run continued after it."""
+    """Return the end of the run that its streams state, unless the run continued after this end."""
     stated = [end for stream in streams.values() if (end := stream.stated_end) is not None]
     if not stated:
         return None

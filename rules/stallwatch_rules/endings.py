@@ -29,7 +29,7 @@ _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """The memory that a run used before it ended. Sizes are in bytes, and 0 means unknown."""
 
-    counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
+    counted: bool | None = None  #: True if the kernel's count of OOM kills rose, or None if unreadable
     held: int = 0  #: the highest observed memory use of the command and all its processes
     limit: int = 0  #: the limit above which the kernel kills a process
     ranks: dict[int, int] = {}  #: rank → the highest memory use that the rank reported
@@ -44,9 +44,9 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
         """Evidence "for" or "against" the claim that the host ran out of memory, or "" if there is none.
 
         If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
-        did not rise, and "far" if the count was not readable. The count alone is not evidence, because
-        programs other than the kernel (such as earlyoom, systemd-oomd, Ray, or Slurm) kill processes if
-        memory is nearly used up, and leave the count unchanged.
+        did not rise, and "far" if the count was not readable. The count alone is not evidence, because it
+        does not change if programs other than the kernel (such as earlyoom, systemd-oomd, Ray, or Slurm) kill
+        processes when memory is nearly used up.
         """
         held = self.most
         if self.counted:
@@ -73,7 +73,7 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
     rank: int | None = None
     pid: int | None = None
-    code: int | None = None  #: exit code, or ``-n`` for signal n; ``None`` if not observed
+    code: int | None = None  #: exit code, ``-n`` for signal n, or ``None`` if not observed
     error: str = ""  #: the last message about the failure, redacted
     step: int | None = None  #: step of the run, or of the rank if known
     total: int | None = None
@@ -114,7 +114,7 @@ class Ending(msgspec.Struct, frozen=True):
     """The ending of the command, with the evidence for it."""
 
     kind: EndingKind
-    exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
+    exit_code: int | None  #: exit code as seen by the shell (128 + n for signal n)
     signal: str | None = None  #: the signal's name, such as "SIGKILL"
     detail: Text = ""  #: the evidence for the kind of ending
     seconds: float = 0.0  #: duration of the command

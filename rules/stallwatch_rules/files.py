@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # without this flag, opening a pipe waits for a writer
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # without this flag, opening a pipe blocks until a writer opens it
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
@@ -21,7 +21,7 @@ def account() -> int:
 
 
 def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
-    """Return whether a file belongs to this account. If `or_root` is true, accept files of root, too."""
+    """Return whether a file belongs to this account. If `or_root` is true, also accept files of root."""
     return status.st_uid == account() or (or_root and status.st_uid == 0)
 
 
@@ -57,7 +57,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for appending. Raise `OSError` for a link and for a pipe without a reader."""
+    """Open a file for appending. Raise `OSError` for a link and for a pipe that has no reader."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
 
 
@@ -96,6 +96,6 @@ def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
 
 
 def replace(path: Path, content: bytes, mode: int | None = 0o600) -> None:
-    """Write a file atomically, so that readers see the old or the new content. Raise `OSError` on failure."""
+    """Write a file atomically, so that readers see either old or new content. Raise `OSError` on failure."""
     with replacing(path, mode) as out:
         out.write(content)

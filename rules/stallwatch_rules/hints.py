@@ -1,4 +1,4 @@
-"""Find the hint words in a portion of lines with a single search of its joined text.
+"""Find the hint words in a portion of lines by searching its joined text once.
 
 Most portions contain few of the words. Only these words are then searched for line by line, which saves one
 Python operation per line for each of the other words. Therefore, the size of the portions affects only the

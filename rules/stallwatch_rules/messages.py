@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 #: A message, or text that has no translation: a log line, or a sentence that version 0.1 stored.
-Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate the type, also on Python 3.10
+Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate the type, even on Python 3.10
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:
@@ -68,7 +68,7 @@ def has(text: Text, *ids: str) -> bool:
 
 
 def without_sentence(text: T, id: str) -> T:
-    """Return a text without its sentences that have this ID. The first sentence is always kept."""
+    """Return a text, excluding its sentences that have this ID. The first sentence is always kept."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(sentence for sentence in text.then if sentence.id != id))

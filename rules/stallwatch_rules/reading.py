@@ -74,12 +74,12 @@ class SkippedCount(NamedTuple):
     source: str
     segments: int = 0  #: number of skipped lines and progress bar updates
     kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines can contain
-    losses: int = 0  #: number of skipped metrics lines with a loss and without a step
+    losses: int = 0  #: number of skipped metrics lines that have a loss but no step
     more: Sequence[tuple[str, int]] = ()  #: rule ("" for no rule) and number of additional matches
 
 
 class PartialReading(NamedTuple):
-    """The state after reading some sources of a run. Another process merges it with other states."""
+    """The state after reading some sources of a run. Another process merges this state with other states."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -87,7 +87,7 @@ class PartialReading(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The state of the reader before a line at which the program might have been started again."""
+    """The state of the reader before a line at which the program might have restarted."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -100,7 +100,7 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """A reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
+    """A reader of the lines of a run. The run can be diagnosed at any time from the lines read so far.
 
     If `starts` is true, the lines must be all lines of one source. If the program of the source was started
     several times, each start is diagnosed separately. If `starts` is false, all lines belong to one run. Use
@@ -138,7 +138,7 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read more lines, and return the matches, samples, and warnings that they contain.
+        """Read more lines and return the matches, samples, and warnings that they contain.
 
         The lines of each source and rank must be in order. `asides` contains the counts of lines that were
         skipped between these lines, in the same order.
@@ -256,7 +256,10 @@ class RunReading:
         return more
 
     def take_report(self, match: Match, more: int = 0) -> None:
-        """Record a match that a rank reported but no log contains, and the number of similar matches."""
+        """Record a match that a rank reported but no log contains.
+
+        `more` is the number of similar matches.
+        """
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
@@ -285,7 +288,7 @@ class RunReading:
             stream.versions.update(versions)
 
     def parted(self) -> PartialReading:
-        """Return the state of this reader without compiled patterns, so that another process can merge it."""
+        """Return this reader's state, excluding compiled patterns, so that another process can merge it."""
         return PartialReading(self.streams, self.tracker, self.unread)
 
     def merge(self, other: PartialReading) -> None:
@@ -353,7 +356,7 @@ class RunReading:
         return with_explanations(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
-        """Return the seconds by which the clocks of hosts are ahead of most other clocks, if known."""
+        """Return the known seconds by which hosts' clocks are ahead of most other clocks."""
         hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
         return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
@@ -368,7 +371,7 @@ class RunReading:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Make a line the candidate for a start, and save the state, if the program can start at the line.
+        """If the program can start at a line, make the line the candidate for a start and save the state.
 
         Return whether the program can start at the line.
         """
@@ -393,7 +396,7 @@ class RunReading:
         )
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether another start begins at the candidate line, if the lines read so far are sufficient.
+        """If the lines read so far are sufficient, decide whether another start begins at the candidate line.
 
         Return False if the decision needs more lines.
         """
@@ -444,7 +447,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether another start began at the candidate line, if the source ends shortly after it."""
+        """If the source ends shortly after the candidate line, return whether another start began there."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
@@ -535,7 +538,7 @@ class RunReading:
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + more.get("", 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
-            # Source code below a traceback frame and training data mention failures that did not happen.
+            # Training data, and source code after a traceback frame, mention failures that did not happen.
             hits = ()
         elif hits and (spans := quoted_spans(line.text)):
             hits = [hit for hit in hits if not self._is_quoted(hit[0], line.text, spans)]

@@ -58,13 +58,13 @@ EVALUATION = "text evaluation"  #: series for the output of evaluations, whose s
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The numbers read from one line. Numbers that the line does not contain are ``None``."""
+    """The values read from one line. Values that the line does not contain are ``None``."""
 
     rank: int | None
     time: float | None
     step: int | None = None  #: number of completed optimizer steps
     total_steps: int | None = None
-    #: The numbers, which can be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: The values, which can be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
     #: training started, by the trainer's count), "overflow" (1: a step was skipped).
     values: dict[str, float] = {}
@@ -133,7 +133,7 @@ class Finding(msgspec.Struct):
     rule: str
     title: Text
     role: Role
-    harm: Harm  #: impact on this run; "by-progress" if the log has too little evidence
+    harm: Harm  #: impact on this run ("by-progress" if the log has too little evidence)
     count: int
     ranks: list[int]
     first: Place
@@ -168,7 +168,7 @@ class UnknownException(msgspec.Struct):
 
     @property
     def described(self) -> str:
-        """The exception with its message, or else with the line of code that raised it, if it is known."""
+        """The exception with its message, or else with the line of code (if known) that raised it."""
         return f"{self.exception}: {self.message or (self.source and f'`{self.source}`')}".removesuffix(": ")
 
 
@@ -202,14 +202,14 @@ class Progress(msgspec.Struct):
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
-    last_loss: float | None = None  #: the last loss; never NaN or infinite in JSON, see finding ``loss-nan``
+    last_loss: float | None = None  #: the last loss (never NaN or infinite in JSON; see finding ``loss-nan``)
     stalled_after_step: int | None = None
     finished: bool = False
     behind: list[int] = []  #: ranks whose steps ended long before the steps of the other ranks
 
     @property
     def stops_early(self) -> bool:
-        """True if the last step is far from the last planned step, and no message reports the end."""
+        """True if the last step is far from the last planned step and no message reports the end."""
         return not self.finished and is_far_from_end(self.last_step, self.total_steps)
 
 
@@ -231,7 +231,7 @@ PassedReason = Literal["explained", "harm", "role", "order", "explained-by-other
 class Noted(msgspec.Struct):
     """A note from an assessor for the assessors that run after it. Findings do not show the note."""
 
-    rule: str | None  #: rule of the finding; ``None`` if the note is about the run
+    rule: str | None  #: rule of the finding, or ``None`` if the note is about the run
     facts: list[str] = []
     explains: list[str] = []  #: rules of the other findings that this finding explains
 
@@ -258,9 +258,9 @@ class Series(msgspec.Struct):
     name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale", or "step_seconds"
     rank: int | None
     steps: list[float]
-    values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
+    values: list[float | None]  #: one value for each step, or ``None`` if NaN or infinite
     by: Literal["step", "epoch"] = "step"  #: unit of ``steps``: epochs if the lines have no step
-    of_ranks: int = 0  #: number of ranks with this metric, if only some of them have a series; otherwise 0
+    of_ranks: int = 0  #: number of ranks with this metric if only some of them have a series, or else 0
 
 
 class Stats(msgspec.Struct):
@@ -269,7 +269,7 @@ class Stats(msgspec.Struct):
     files: int = 0
     bytes: int = 0
     lines: int = 0
-    seconds: float = 0.0  #: duration of the reading; 0 if lines were read live
+    seconds: float = 0.0  #: time spent on reading, or 0 if lines were read live
     unread_files: int = 0  #: number of files that were not read to the end because time ran out
     unread_bytes: int = 0  #: number of unread bytes in these files, if known
 
@@ -303,15 +303,15 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    #: Facts for the reader, such as a file that was not readable or a log that stops without an ending.
+    #: Facts for the reader, such as an unreadable file or a log that stops without an ending.
     notes: list[Text] = []
-    digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
+    digest: list[Text] = []  #: how the ranks ended, one line for each group, if they ended differently
     ending: Text = ""  #: how the run's process ended, if known
     #: Lines that first appear before the end of a failed or stalled run, most significant first.
     new_lines: list[NewLines] = []
     schema: int = SCHEMA
-    explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
-    series: list[Series] = []  #: curves for charts; not in JSON, and empty while a run is watched
+    explained: list[Contribution] = []  #: how the findings were derived (in the JSON report on request)
+    series: list[Series] = []  #: curves for charts (not in JSON, and empty while a run is watched)
     interrupted_by: Interrupter | None = None  #: who or what stopped the run from outside, if known
     starts: list[Start] = []  #: starts in the log if it contains several, newest first
     hosts: list[HostRanks] = []  #: hosts of a run across several hosts, if known
@@ -331,7 +331,7 @@ class Diagnosis(msgspec.Struct):
 
 
 class JobSummary(msgspec.Struct):
-    """The summary of one job, when the logs of several jobs were read together."""
+    """The summary of one of several jobs whose logs were read together."""
 
     name: str  #: the scheduler's number or the name of the run or job; ``other`` for files without a job
     verdict: Verdict

@@ -5,8 +5,8 @@ lines, such as a banner, the arguments, and warnings during imports. Therefore, 
 before the first step, called the *head* of a source. If several of these lines recur in order, or a mark of a
 start appears (a shell prompt, a launcher's header, or a usage text), a start might begin. The start is
 confirmed if the previous part of the log has ended, or if the step number decreases. Data loader workers that
-import the script again, headers of epochs, and ranks that print the same banner also repeat lines of the
-head, but do not confirm a start.
+reimport the script, headers of epochs, and ranks that print the same banner also repeat lines of the head,
+but do not confirm a start.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Head:
         self._seen = 0
 
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
-        """Learn a line, and return whether the line is new.
+        """Learn a line and return whether the line is new.
 
         If `ends` is true, the line is not learned, because it ends the output of a program's start. Examples
         of such lines are a step and a failure.
@@ -113,7 +113,7 @@ class Head:
 
 def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
     """Return each line without its digits, as bytes. `text` contains all lines, joined."""
-    keys = _without_figures(text).split(b"\n")  # removing characters from a str would be slower
+    keys = _without_figures(text).split(b"\n")  # removing characters from a str is slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
 
@@ -156,7 +156,7 @@ def mark_of(text: str) -> Mark | None:
 
 
 class Recurrence(msgspec.Struct):
-    """The lines of a head that have occurred again, in the order of the head."""
+    """The lines of a head that have recurred, in the order of the head."""
 
     head: Head
     met: dict[bytes, HeadLine] = {}
@@ -164,7 +164,7 @@ class Recurrence(msgspec.Struct):
     is_later: bool = False  #: True if a line that recurred with different digits names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
-        """Compare a line with the head. Return True if it is the next line of the head."""
+        """Compare a line with the head. Return whether the line is the next line of the head."""
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
@@ -182,18 +182,18 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_likely(self) -> bool:
-        """True if enough lines of the head occurred again, and only few lines between them are missing."""
+        """True if enough lines of the head recurred and only a few lines between them are missing."""
         orders = self._orders
         return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
 
     @property
     def is_at_the_top(self) -> bool:
-        """True if lines from the beginning of the head occurred again, and no line names another epoch."""
+        """True if lines from the beginning of the head recurred and no line names another epoch."""
         return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
 
     @property
     def is_whole(self) -> bool:
-        """True if most lines of the head occurred again, from its beginning and mostly with the same numbers.
+        """True if most lines of the head recurred, from its beginning and mostly with the same numbers.
 
         Lines that several processes, such as loader workers, printed before the first step are not counted.
         """
@@ -204,9 +204,9 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """True if the lines that occurred again begin with a line from a launcher, or with an earlier line.
+        """True if the lines that recurred begin with a line from a launcher or with an earlier line.
 
-        ``None`` if the head contains no lines from a launcher.
+        The value is ``None`` if the head contains no lines from a launcher.
         """
         at = self.head.launched_at
         return None if at is None else min(self._orders) <= at
@@ -233,7 +233,7 @@ class Candidate:
 
     @property
     def again(self) -> Recurrence:
-        """The recurrence in which the most lines occurred again."""
+        """The recurrence in which the most lines recurred."""
         return max(self._recurrences, key=lambda recurrence: len(recurrence.met))
 
     @property
@@ -247,7 +247,7 @@ class Candidate:
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
-        """Remove lines from the heads if they occurred again several times, but never at a start."""
+        """Remove lines from the heads if these lines recurred several times but never at a start."""
         for recurrence in self._recurrences:
             for key, line in recurrence.met.items():
                 line.vain += 1
@@ -316,7 +316,7 @@ class Part(msgspec.Struct):
         self.known = {key for head in self.heads for key in head.lines}
 
     def go_on(self) -> Candidate:
-        """Reject the candidate and return it. The current part of the source continues."""
+        """Reject the candidate and return the candidate. The current part of the source continues."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         candidate.forget()

@@ -69,7 +69,7 @@ class RuleHits(msgspec.Struct):
     lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one match, and `more` matches in similar lines that were skipped."""
+        """Count one match and `more` matches in similar lines that were skipped."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -81,7 +81,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """Keep the text if it is one of the first texts, or the first text of its template."""
+        """If a text is one of the first texts or is the first text of its template, keep the text."""
         if len(self.exemplars) >= MAX_TEMPLATES or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -92,10 +92,10 @@ class RuleHits(msgspec.Struct):
 
 
 class SkippedLines(msgspec.Struct):
-    """The numbers of skipped lines of a source, per stream."""
+    """The numbers of skipped lines of a source, for each stream."""
 
     lines: float = 0.0
-    losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step
+    losses: float = 0.0  #: number of skipped metrics lines that have a loss but no step
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Record skipped lines of a source.
@@ -139,13 +139,13 @@ class StreamReading:
         self.curves = Curves()
         self._logged: Mapping[str, int] = {}  # number of steps of each counter when a loss was last printed
         self._logged_step: int | None = None  # the step at which a loss was last printed
-        self._lossy = False  # True if a loss was printed since the last step
+        self._lossy = False  # True if a loss has been printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
         self.in_exception = False  #: True if the next line can belong to a traceback or crash
         self.exceptions = ExceptionTable()
-        #: Counter → steps in the bar below an exception, if only lines of a launcher follow the bar.
+        #: Counter → steps in the bar after an exception, if only lines of a launcher follow the bar.
         self.redraws: dict[str, int] = {}
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
@@ -192,7 +192,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the time after the first pause below a line. The line was printed before that time."""
+        """Return the time after the first pause after a line. The line was printed before that time."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 
@@ -203,7 +203,7 @@ class StreamReading:
         return line.time if self.timed or time_of_line(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
-        """Return the line without its time if the time was carried over from a much earlier line.
+        """If a line's time was carried over from a much earlier line, return the line without its time.
 
         The distance is measured in lines and steps of the stream.
         """
@@ -300,7 +300,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Search the line that was read last for exceptions. `rules` are the rules that matched it."""
+        """Search the line that was read last for exceptions. `rules` are the rules that matched the line."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark, self.summary.rank)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -347,7 +347,7 @@ class StreamReading:
             self.redraws[name] = self.timelines.positions.get(name, 0) - before.get(name, 0)
 
     def close_gap(self) -> None:
-        """Update the state if lines were skipped after the last line that was read."""
+        """If lines were skipped after the last line that was read, update the state."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
@@ -399,7 +399,7 @@ NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """Return the streams without ranks' reports of failures that are also in a log.
+    """Return the streams, excluding ranks' reports of failures that are also in a log.
 
     Each failure is counted once, at the line in the log. The evidence contains the log's lines, followed by
     the ranks' reports about the failure, which can contain more details, such as a parameter's name.

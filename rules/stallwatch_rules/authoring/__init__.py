@@ -1,1 +1,1 @@
-"""Provide tools for authors of rule pages: check pages, and draft pages for failures."""
+"""Provide tools that authors of rule pages use to check pages and to draft pages for failures."""

@@ -15,7 +15,7 @@ from stallwatch_rules.reading import RunReading
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Check a page, and return a problem for each sample whose result contradicts its label.
+    """Check a page and return a problem for each sample whose result contradicts its label.
 
     The label shows whether the rule must fire on the sample. If a rule has no patterns, each of its samples
     is diagnosed as a whole run, together with the other rules of `catalogue`. By default, `catalogue`
@@ -30,7 +30,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems found while loading the pages, and then the problems with each page's samples."""
+    """Return the problems found while loading the pages, then the problems with each page's samples."""
     awake = Catalogue.of(_as_active(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -89,7 +89,10 @@ def _needs_run(page: RulePage) -> bool:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each pattern that two pages without ``requires``, ``unless``, or ``when`` share."""
+    """Yield a problem for each pattern that two unconditional pages share.
+
+    An unconditional page has no ``requires``, ``unless``, or ``when``.
+    """
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not (page.requires or page.unless or page.when) and page.status != "retired":

@@ -19,7 +19,7 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message that are used for a pattern
+MAX_PATTERN_TEXT = 160  #: maximum number of a message's characters to use in a pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; shorter patterns fire on unrelated lines
 MAX_NAMED = 3  #: maximum count of numbers in a pattern that become named groups
 OWN_FAMILY = "own"  #: rule family to use if the log does not show which package failed
@@ -52,21 +52,21 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """An error that prevents the drafting of a page. The error message contains the reason."""
+    """An error that prevents Stallwatch from drafting a page. The error message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The facts about a failure without a rule that are needed to draft a page."""
+    """The facts that are needed to draft a page for a failure that no rule describes."""
 
-    name: str  #: name of the exception; empty if the line is not an exception
+    name: str  #: name of the exception, or an empty string if the line is not an exception
     message: str
     line: str  #: redacted line of the log
     frames: list[str]
 
 
 def failure_of(diagnosis: Diagnosis) -> Failure:
-    """Return the first unknown exception with a message, or else the first new line that reports an error.
+    """Return the first unknown exception that has a message, or else the first new line with an error.
 
     Raises:
         DraftError: if the log contains no such line, or if a rule already describes the failure's cause.
@@ -272,7 +272,9 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page with the ID `rule`, or by default a proposed ID, for the unknown failure of a run.
+    """Return a proposed rule page for the unknown failure of a run.
+
+    The page has the ID `rule`. If `rule` is empty, the page has a proposed ID.
 
     Raise ``DraftError`` if a rule already describes the failure, or if the run has no failure.
     """

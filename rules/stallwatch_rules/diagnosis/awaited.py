@@ -1,6 +1,6 @@
 """Find, in a run's logs, the ranks for which the other ranks waited until a timeout.
 
-A rank that printed no timeout might have waited, too, because the launcher ends all waiting ranks when the
+A rank that printed no timeout might also have waited, because the launcher ends all waiting ranks when the
 first rank times out. Logs can also be truncated or missing.
 """
 
@@ -51,7 +51,7 @@ def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
 
 
 def is_of_peers(primary: Primary, catalogue: Catalogue) -> bool:
-    """Return whether the primary cause shows only that other processes of the run could not be reached."""
+    """Return whether the primary cause shows only that other processes of the run were unreachable."""
     page = catalogue.pages.get(primary.rule)
     if page is None or primary.harm != "fatal":
         return False
@@ -67,7 +67,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
     """Return the few ranks that might have kept the other ranks waiting, according to the logs.
 
-    A suspect reported no timeout, and its log does not show that it waited, too. If only one rank reported
+    A suspect reported no timeout, and its log does not show that it also waited. If only one rank reported
     the timeout, the only other rank of the run is a suspect.
     """
     reported = _reported(rule, run, now)
@@ -99,13 +99,13 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
-    """Return the ranks that reported no timeout because they were busy, and a stream that shows their work.
+    """Return two values: ranks that were too busy to report a timeout, and a stream that shows their work.
 
     The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
-    timeout were busy with the same kind of work. Return ``None`` if other ranks might have been busy with
-    this kind of work, too. Lines without a rank are attributed to the main process, because a launcher's
-    other ranks print nothing during such work. However, a timeout without a rank is not from the main
-    process if the message names a different rank, or if the stack frames show a wait for the main process.
+    timeout were busy with the same kind of work. Return ``None`` if other ranks might also have been busy
+    with this kind of work. Lines without a rank are attributed to the main process, because a launcher's
+    other ranks print nothing during such work. However, a timeout without a rank is not from the main process
+    if the message names a different rank, or if the stack frames show a wait for the main process.
     """
     reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)
@@ -213,7 +213,7 @@ def _awaits_main_process(rule: str, run: Snapshot) -> bool:
 
 
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
-    """Return the few ranks that did not report the failure, or all ranks of the only host without a report.
+    """Return the few ranks that did not report the failure, or all ranks of the only host that has no report.
 
     Return an empty set if too many ranks did not report the failure, or if the run might have ranks that no
     log shows.
@@ -346,7 +346,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times of a rank's stored messages and its last step, if they are earlier than `until`."""
+    """Yield the times before `until` of a rank's stored messages and its last step."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _stored_lines(stream)):
             if (time := stream.when(line)) is not None and time < until:

@@ -185,7 +185,7 @@ def _steps(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _same_place(finding: RuleFinding, other: RuleFinding) -> bool:
-    """Return whether two rules matched on the same line, and therefore describe the same event."""
+    """Return whether two rules matched on the same line and therefore describe the same event."""
     places = {(p.stream, p.position) for p in finding.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 

@@ -1,4 +1,4 @@
-"""Correct the times of failures if the clock of a host is wrong, or if a time is outdated.
+"""If the clock of a host is wrong or a time is outdated, correct the times of failures.
 
 The offsets between hosts' clocks are estimated from events that several hosts logged at the same moment.
 
@@ -32,7 +32,7 @@ MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
 STEADY = 1.0  #: maximum median deviation of a clock's offsets, in seconds, for which the clock is corrected
 SHARE = 0.1  #: maximum median deviation as a share of the clock error; the larger of the two maximums applies
-STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
+STREAMS = 4  #: maximum number of streams to read for each host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return the seconds by which hosts' clocks are ahead, for hosts with a steady and relevant offset."""
+    """For hosts with a steady and relevant offset, return the seconds by which their clocks are ahead."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -98,7 +98,7 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
 
 
 def without_outdated_times(streams: Streams) -> Streams:
-    """Return the streams without failure times that were carried over from much earlier lines.
+    """Return the streams, excluding failure times that were carried over from much earlier lines.
 
     A rank that prints few lines advances together with the ranks that print the steps. Therefore, the time
     of a line without a timestamp is unknown if another rank of the same source printed steps after the last

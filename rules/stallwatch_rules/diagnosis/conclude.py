@@ -108,7 +108,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add the hosts to the diagnosis, and return the ranks for which the other ranks waited."""
+    """Add the hosts to the diagnosis and return the ranks for which the other ranks waited."""
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank) or primary.host
@@ -124,7 +124,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the root cause, which can be inferred from an unknown exception, and its confidence."""
+    """Return the root cause and its confidence. The cause can be inferred from an unknown exception."""
     beside = bool(now.exceptions.own_failures)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -142,7 +142,7 @@ def _snapshot(
     context: RunContext,
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
-    """Return the facts of a run for the assessors, and the assessment that the first assessor receives."""
+    """Return two values: the facts of a run, and the assessment that the first assessor receives."""
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
@@ -182,9 +182,9 @@ def _snapshot(
     silence = _silence(clock, context)
     still_runs = by_hand and tracker.only_reached_total and stopped_late(silence, tracker.durations())
     if still_runs or (context.stalled and context.failed is not False):
-        complete = False  # the processes had reached the last step, but had not ended
+        complete = False  # the processes had reached the last step but had not ended
     # While a run is watched, the agent decides whether it is stalled, because the agent might be waiting for
-    # stacks, or know that ranks are computing.
+    # stacks or might know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     if stalled and not context.stalled and context.crash is None:  # the log alone shows the stall
         exceptions = read(matched, complete=complete, stalled=True)
@@ -209,7 +209,7 @@ def _snapshot(
 
 
 def _launcher_killed(stream: StreamReading, lead: Timeline | None) -> bool:
-    """Return whether a launcher ended its processes after a failure, and few steps followed in its file."""
+    """Return whether a launcher ended its processes after a failure and few steps followed in its file."""
     line = stream.summary.kills
     if line is None:
         return False
@@ -253,7 +253,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
-    """Return whether a user stopped the run, rather than an earlier start that many steps followed."""
+    """Return whether a user stopped the run. If many steps followed, the stop belongs to an earlier start."""
     interrupts = [finding for finding in found if finding.tagged("interrupt")]
     last = any(finding.followed < RECOVERED_BUT_DIED for finding in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

@@ -1,7 +1,7 @@
-"""Calculate the confidence in a primary cause, from tables of numbers that can be calibrated.
+"""Calculate the confidence in a primary cause, from tables of values that can be calibrated.
 
-The numbers are rough frequencies. For example, about nine in ten verdicts with a confidence of 0.9 are
-expected to be right. Each number belongs to a named fact.
+The values are rough frequencies. For example, about nine in ten verdicts with a confidence of 0.9 are
+expected to be right. Each value belongs to a named fact.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAPS: dict[str, float] = {
     "judged": 0.6,  # inferred from the run's progress, not shown by any line
     # Much output follows the finding, and no line shows that the run died.
     "long-before-the-end": 0.7,
-    "signal-only": 0.75,  # a SIGKILL without a mention of memory, or a SIGABRT without a reason
+    "signal-only": 0.75,  # a SIGKILL whose lines do not mention memory, or a SIGABRT for no stated reason
     "left-early": 0.8,  # a rank ended before the other ranks, which then stalled or failed
     "ending-counted": 0.9,  # reported by the kernel's counter or the scheduler
     "ending-signal": 0.7,  # a SIGSEGV or a similar signal, for which the log shows no reason

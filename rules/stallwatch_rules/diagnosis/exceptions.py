@@ -1,4 +1,4 @@
-"""Find the exceptions of a run that match no rule, and decide whether they are the cause of its failure."""
+"""Find the exceptions of a run that match no rule, and decide whether they caused the run to fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BUFFERED_STEPS = 100
 SNIPPET_LINES = 5
 
 # Messages about a wait that timed out, or about a collective that ended with its communicator. The reason
-# follows the matched words, unless it was truncated.
+# follows the matched words, unless the reason was truncated.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 # Messages in which a program reports that another process ended.
@@ -84,7 +84,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def lost_something(self) -> bool:
-        """True if the exception shows that the main thread lost a peer, or timed out while waiting."""
+        """True if the exception shows that the main thread lost a peer or timed out while waiting."""
         return self.seen.raised.lost_something
 
     @property
@@ -111,11 +111,11 @@ class Exceptions(msgspec.Struct, frozen=True):
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: True if the run raised any exception, known or unknown
     interrupted: bool = False  #: True if a user stopped the run with Control+C
-    interrupted_at: float | None = None  #: Unix time of the first interrupt; None if training continued
+    interrupted_at: float | None = None  #: Unix time of the first interrupt, or None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
     #: Rules that matched only in threads other than the main thread, or in helper processes.
     of_threads: Collection[str] = ()
-    of_commands: Collection[str] = ()  #: rules that matched only in programs without a file (`python -c`)
+    of_commands: Collection[str] = ()  #: rules that matched only in programs that have no file (`python -c`)
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: Rules that matched only in a script that started after an unknown exception ended another script.
     next_program: Collection[str] = ()
@@ -126,7 +126,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return [exception for exception in self.unknown if exception.fatal]
 
     def starves(self, rule: str, followed: int, *, stalled: bool) -> bool:
-        """Return whether a rule matched the end of a thread or process, and the run stalled soon afterward.
+        """Return whether a rule matched the end of a thread or process and the run stalled shortly afterward.
 
         Training continues with the data that the thread or process had prepared, and then waits.
         """
@@ -215,7 +215,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill is not a
         cause if its only evidence is the signal and an exception in the main thread came before it. After
-        such an exception, ranks that wait for the failed rank are killed, too. Missing input is not a cause
+        such an exception, ranks that wait for the failed rank are also killed. Missing input is not a cause
         in a script that was started after another script failed. For example, an evaluation lacks the files
         that the training did not save.
         """
@@ -230,7 +230,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         if not fatal or any(finding not in kills for finding in causes):
             return False
-        # A traceback without its end, or a crash without its message, might belong to the symptom.
+        # A traceback that lacks its end, or a crash that lacks its message, might belong to the symptom.
         named = [
             exception
             for exception in fatal
@@ -263,7 +263,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
-        """Return the last exception that training survived, if it came shortly before the run stopped.
+        """If training survived an exception shortly before the run stopped, return the last such exception.
 
         For example, if an actor dies, its learner receives no more data, continues for a while, and then
         waits. `last_sign` is the time of the run's last sign of life.
@@ -309,7 +309,7 @@ def read_exceptions(
     complete: bool,
     stalled: bool = False,
 ) -> Exceptions:
-    """Return the exceptions of these streams, and whether each of them ended its program.
+    """Return the exceptions of these streams. For each exception, determine whether it ended its program.
 
     `matched` contains the findings of the streams. `died` is True if the run is known to have failed, and
     `complete` if it is known to have reached its end. `stalled` is True if it is known to have stalled.
@@ -475,8 +475,8 @@ def _ended(
 def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
     """Return whether training reached its total steps and survived an earlier occurrence of the exception.
 
-    A report such as "training finished" below the exception proves nothing, because scripts can print it,
-    too.
+    A report such as "training finished" after the exception proves nothing, because scripts can also print
+    such a report.
     """
     survived = seen.last.mark.advances - seen.raised.mark.advances >= SURVIVED
     return survived and tracker.reached_total(seen.last.line)

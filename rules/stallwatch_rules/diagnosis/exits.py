@@ -37,7 +37,7 @@ _AT_EXIT = lazy(
     r"^(?:wandb|swanlab|mlflow|comet)\b|resource_tracker|^\s*warnings\.warn\(|\w*Warning:"
     r"|^Exception ignored in|^\s*File \"|^\[[WI]\d{3,4} |destroy_process_group"
 )
-_NOT_RUN = (126, 127)  # exit statuses of a shell that could not run a program (POSIX 2018, Shell, 2.8.2)
+_NOT_RUN = (126, 127)  # exit statuses of a shell that was unable to run a program (POSIX 2018, Shell, 2.8.2)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: For each tag, the exit codes of a process that the signal ended, and of a shell that ran the process.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
@@ -67,7 +67,7 @@ def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bo
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
-    """Return the rank that failed first according to the launchers, and its exit code.
+    """Return two values: the rank that failed first according to the launchers, and its exit code.
 
     Return ``None`` if launchers report different ranks, or no rank.
     """
@@ -82,7 +82,7 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the rank that ended without a failure, if it is the only rank missing from the torchrun list.
+    """If a single rank is missing from the torchrun list, return this rank, which ended without a failure.
 
     The list contains each process of its node with an exit status other than 0, including the processes
     that torchrun itself ended (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps.
@@ -135,7 +135,7 @@ def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | N
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Return a message about the rank that ended first, if it exited with a failure but printed no error.
+    """If the first rank to end exited with a failure but printed no error, return a message about the rank.
 
     An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error in the
     log might be from that rank.
@@ -168,7 +168,7 @@ def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
 
 
 def _closing_message(run: Snapshot) -> Line | None:
-    """Return the last message of a run, if it is new, matches no rule, and came after the last step.
+    """If the last message of a run is new, matches no rule, and follows the last step, return the message.
 
     An example is the message of ``sys.exit("no data left")``.
     """

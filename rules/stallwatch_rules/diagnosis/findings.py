@@ -43,10 +43,10 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 
 class RuleFinding(msgspec.Struct, frozen=True):
-    """A rule that matched lines of a run, or was inferred from the run, with its impact on the run."""
+    """A rule that matched lines of a run or was inferred from the run, with its impact on the run."""
 
     page: RulePage
-    hits: Mapping[Key, RuleHits]  #: matches by stream; empty if the finding was inferred from the run
+    hits: Mapping[Key, RuleHits]  #: matches by stream, or an empty mapping if the finding was inferred
     occurrences: tuple[Occurrence, ...]
     followed: int  #: number of steps after the last match, in the stream with the fewest such steps
     harm: Harm
@@ -73,7 +73,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """True if the finding ended the run, and is not only a launcher's report of the end."""
+        """True if the finding ended the run and is not only a launcher's report of the end."""
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
@@ -102,7 +102,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         """The match that a report shows, which is usually the first match.
 
         If training survived the first match, the log can contain several starts that ended in the same way.
-        In this case, the last match ended the run, and is shown. The last match is also shown if the harm was
+        In this case, the last match ended the run and is shown. The last match is also shown if the harm was
         inferred from later steps. For a loss that stays NaN, the first NaN after the last finite loss is
         shown instead.
         """
@@ -133,7 +133,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
     def with_harm(self, harm: Harm, note: Text) -> RuleFinding:
-        """Return the finding with this harm, and with a note that explains the harm."""
+        """Return the finding with this harm and with a note that explains the harm."""
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
@@ -146,13 +146,13 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
-        """Return the step of a match. A fatal match without a step gets the last step of the run."""
+        """Return the step of a match. A fatal match that has no step gets the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
     def had_trained(self, tracker: ProgressTracker) -> bool:
         """Return whether the run had certainly completed a step before one of the matches.
 
-        If the log reports the end of the training above a match, the match is from a new start.
+        If the log reports the end of the training before a match, the match is from a new start.
         """
         if any(tracker.states_end_before(hits.first.line) for hits in self.hits.values()):
             return False
@@ -176,7 +176,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
             yield hits.last.line.text
 
     def evidence(self) -> list[str]:
-        """Return the matched lines without secrets. The line that the report points to comes first."""
+        """Return the matched lines with secrets redacted. The line that the report points to comes first."""
         match = self.shown_match
         if match is None:
             lines = [self.where.text, *self.proof] if self.where is not None else []
@@ -193,7 +193,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
         """Return the finding as a record of the diagnosis.
 
-        A match without a step gets the last step of the run if the finding is fatal. `alike` contains the
+        A match that has no step gets the last step of the run if the finding is fatal. `alike` contains the
         sources that represent unread sources with the same lines.
         """
         first, last = self.first, self.last
@@ -261,7 +261,7 @@ def collect(
 ) -> list[RuleFinding]:
     """Return a finding for each rule that matched, in the order of the catalogue.
 
-    The harm of each finding is the value in the rule's page. Assessors can change it.
+    The harm of each finding is the value in the rule's page. Assessors can change the harm.
     """
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
@@ -301,7 +301,7 @@ def _is_one_event(stream: StreamReading, hits: RuleHits, clock: StepClock) -> bo
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding without matched lines, but with an assessed harm and the fields in `known`.
+    """Return a finding that has no matched lines but has an assessed harm and the fields in `known`.
 
     `seen` is True if the finding was observed and not inferred.
     """
@@ -312,9 +312,9 @@ def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **kno
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
     """Return the number of steps that the run took after a line of a stream.
 
-    `advances` is the number of steps that the stream shows above the line. The order of lines in one
+    `advances` is the number of steps that the stream shows before the line. The order of lines in one
     stream is certain, but their times are not, because the loggers of one process can print local time,
-    UTC, or no date. Therefore, if the line's time is earlier than the time of a step above the line, only
+    UTC, or no date. Therefore, if the line's time is earlier than the time of a step before the line, only
     the order counts. After a restart of all workers, the run's steps count for every rank. Steps in the bar
     that a dead program drew once more do not count, because the program completed them before its exception.
     """
@@ -362,8 +362,8 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank's own step is more exact than the step of a log that shows only every tenth step. After a
-        # resume, the rank counts from 0 again.
+        # A rank's own step is more exact than the step of a log that shows only every tenth step. After the
+        # run resumes, the rank counts from 0 again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)

@@ -1,4 +1,4 @@
-"""Determine on which host each rank of a run is, even if the log of the rank is missing."""
+"""Determine the host of each rank of a run, even if the log of the rank is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINES = 40  #: maximum number of lines of a stream that are searched for its hos
 
 
 class RunHosts(msgspec.Struct, frozen=True):
-    """The hosts of a run. No hosts are stored if they are unknown, or if the run has only one host."""
+    """The hosts of a run. If the hosts are unknown or the run has only one host, no hosts are stored."""
 
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
@@ -76,7 +76,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
 
 
 def _named_by(stream: StreamReading) -> str:
-    """Return the host that the lines of a stream name as their origin, or an empty string."""
+    """Return the host that a stream's lines name as their origin, or an empty string if there is none."""
     if stream.rank is None:
         return ""
     lines = [entry.first for entry in islice(stream.templates.entries.values(), LINES)]

@@ -1,4 +1,4 @@
-"""Infer the rule page for an exception that matches no rule, from the code that raised the exception.
+"""For an exception that matches no rule, infer the rule page from the code that raised the exception.
 
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
 inferred. Its confidence is low, its note names the reason, and the exception stays in the list of unknown

@@ -24,7 +24,7 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 def notes_of(
     diagnosis: Diagnosis, run: Snapshot, now: Assessment, other_runs: Text, held_up: Uneven | None
 ) -> list[Text]:
-    """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
+    """Return the notes, the most useful note first. Store in the diagnosis which ranks are behind.
 
     `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that the
     primary cause names because they hold up a stalled run.
@@ -112,7 +112,7 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Return the seconds between the last step and the stop of the run, or ``None`` if they are unknown."""
+    """Return the number of seconds between the last step and the stop of the run, or ``None`` if unknown."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:
@@ -127,7 +127,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 
 
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
-    """Return whether the log of an unwatched run shows steps, but not the end of the training."""
+    """Return whether the log of an unwatched run shows steps but not the end of the training."""
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None or context.watched:
         return False

@@ -1,8 +1,8 @@
 """Detect runs that were ended from outside after they had stalled without an error message.
 
-The cause of such a run's end is the stall, not the signal or scheduler that ended the run. Only the log is
-used. The time without a step before a scheduler, a SIGTERM, or a time limit ended the run is compared with
-the pace of the run.
+The cause of such a run's end is the stall, not the signal or scheduler that ended the run. This module uses
+only the log. It compares the pace of the run with the time between the last step and the moment when a
+scheduler, a SIGTERM, or a time limit ended the run.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LL
 def primary_of(
     finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment, held_up: Uneven | None = None
 ) -> Primary:
-    """Return the primary cause with the text of its page, and with details that were found in the log.
+    """Return the primary cause with the text of its page and with details from the log.
 
     `held_up` contains the ranks that hold up a stalled run, if the steps of the ranks identify them.
     """
@@ -136,7 +136,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot, now: Assess
 def _evidence(
     finding: RuleFinding, line: Line | None, captures: Mapping[str, str], run: Snapshot
 ) -> Evidence:
-    """Return the facts that decide which of the page's fixes apply, if any of the fixes has a condition."""
+    """If any of the page's fixes has a condition, return the facts that decide which of the fixes apply."""
     page = finding.page
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
@@ -168,7 +168,7 @@ def _quoted_lines(finding: RuleFinding, line: Line, run: Snapshot) -> list[str]:
 
 
 def _stored_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
-    """Yield the stored lines: one per template, the matched lines, and the line of the last step."""
+    """Yield the stored lines: one for each template, the matched lines, and the line of the last step."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
@@ -224,7 +224,7 @@ def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: 
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add the memory limit of the container to the primary cause, if `kubectl describe` shows exactly one."""
+    """If `kubectl describe` shows exactly one container memory limit, add the limit to the primary cause."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -246,7 +246,7 @@ def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) ->
 
 
 def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
-    """Describe the primary cause as an end from outside if only a SIGTERM from outside ended the run."""
+    """If only a SIGTERM from outside ended the run, describe the primary cause as an end from outside."""
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
@@ -256,7 +256,7 @@ def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Pr
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Add the call in which compiled code crashed, as faulthandler printed it, to the primary cause."""
+    """Add to the primary cause the call, as printed by faulthandler, in which compiled code crashed."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -304,7 +304,7 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
 
 
 def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
-    """Return whether a line is the final line of the exception, or a line of its message directly below."""
+    """Return whether a line is the final line of the exception or a message line directly after it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
@@ -326,7 +326,7 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return advice that names hosts if all their ranks are absent, or if no absent rank has a log."""
+    """If all ranks of hosts are absent or no absent rank has a log, return advice that names the hosts."""
     hosts = run.hosts.of(absent)
     logged = any(rank in run.hosts.of_ranks for rank in absent)
     if not hosts or (logged and not run.hosts.whole(absent)):
@@ -336,7 +336,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _with_remote_rank(primary: Primary) -> Primary:
-    """Add the remote rank that the message of the primary cause names to the fixes, if HCCL knew the rank."""
+    """If HCCL knew the remote rank that the message names, add the rank to the fixes of the primary cause."""
     number = primary.captures.get("remote_rank", "")
     if not number.isdigit() or number == UNKNOWN_RANK:
         return primary
@@ -344,7 +344,7 @@ def _with_remote_rank(primary: Primary) -> Primary:
 
 
 def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Add the ranks that waited in an earlier collective to the primary cause, if they are few."""
+    """If only a few ranks waited in an earlier collective, add these ranks to the primary cause."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
@@ -361,7 +361,7 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank for which other ranks waited in a collective, if it is known.
+    """Point the primary cause to the rank, if known, for which other ranks waited in a collective.
 
     The ranks that print a timeout reached the collective. To find the reason, a user must inspect the last
     step and the last lines of the missing rank.

@@ -1,4 +1,4 @@
-"""Detect failures after which a launcher restarted its workers, and write the note about them.
+"""Detect failures after which a launcher restarted its workers, and write the note about these failures.
 
 Usually, only one rank prints steps. Therefore, the lines of another rank that failed do not show whether
 training continued. A later restart of all workers shows that training continued, if steps of the run follow
@@ -117,7 +117,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return a note with the number of restarts, and the step, ranks, and reason of the last restart."""
+    """Return a note with the number of restarts and with the step, ranks, and reason of the last restart."""
     if not restarts:
         return ""
     logged = [restart for restart in restarts if restart.attempt is None]

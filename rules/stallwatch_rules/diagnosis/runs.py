@@ -1,4 +1,4 @@
-"""Detect logs that belong to different runs, although a user passed them as the logs of one run.
+"""Detect logs that belong to different runs but that a user passed as the logs of one run.
 
 Only clear signs count, because most folders contain the ranks of one run, and the logs of two nodes are very
 similar.

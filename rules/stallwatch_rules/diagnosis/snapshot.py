@@ -37,7 +37,7 @@ class RunContext(msgspec.Struct, frozen=True):
     silent: Collection[int] = ()  #: ranks with empty logs
     sources: Mapping[str, str] = {}  #: source → host in the source's name
     ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
-    #: A program of the run that failed while another program of the run continues, if the run has not ended.
+    #: The program that failed, if another program of the run continues and the run has not ended.
     failed_program: Crash | None = None
 
     @property
@@ -57,7 +57,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0 or continues; ``None`` if there is none."""
+        """The process that failed although the command returned 0 or continues (``None`` if none did)."""
         return self.ending.crash if self.ending is not None else self.failed_program
 
 
@@ -119,11 +119,11 @@ class Assessment(msgspec.Struct, frozen=True):
         return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> RuleFinding | None:
-        """Return the finding of this rule, or ``None``."""
+        """Return the finding of this rule, or ``None`` if there is none."""
         return next((finding for finding in self.found if finding.rule == rule), None)
 
     def tagged(self, tag: Tag) -> RuleFinding | None:
-        """Return the first finding of a rule with this tag, or ``None``."""
+        """Return the first finding of a rule with this tag, or ``None`` if there is none."""
         return next((finding for finding in self.found if finding.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:

@@ -1,4 +1,4 @@
-"""Find ranks that took steps at the same pace as other ranks, but whose steps ended earlier."""
+"""Find ranks that took steps at the same pace as other ranks but whose steps ended earlier."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEYOND = 10
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of latest intervals that define a rank's pace, because long logs are not read completely
-FEW = 1 / 8  #: maximum share of the ranks for which the other ranks wait; always at least one rank
+FEW = 1 / 8  #: maximum share of the ranks for which the other ranks wait (always at least one rank)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Uneven(msgspec.Struct, frozen=True):
 def ranks_held_up(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | None:
     """Return the few ranks whose steps ended early, so that all other ranks wait for them.
 
-    All ranks must print their steps, and the last steps of the other ranks must agree within one printed
+    All ranks must print their steps, and the last steps of the other ranks must differ by at most one printed
     step. `steps` contains the last step of each rank, including ranks whose logs were not read because they
     are identical to the log of another rank.
     """
@@ -133,9 +133,9 @@ def uneven_end(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | No
 
 
 def ranks_left_behind(streams: Streams) -> Uneven | None:
-    """Return the ranks that printed steps as regularly as the other ranks, but stopped long before them.
+    """Return the ranks whose steps were as regular as those of other ranks but ended much earlier.
 
-    Most ranks of a healthy run print few lines, or print only at the start. Therefore, two ranks are compared
+    Most ranks of a healthy run print few lines or print only at the start. Therefore, two ranks are compared
     only if they have the same step counter and the same pace until the first of them ends. In addition, most
     of the ranks must have continued. A log that begins late was truncated and is not evidence.
     """
@@ -162,7 +162,7 @@ def ranks_left_behind(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """Return the steps of each rank, from the log with the highest step if a rank has several logs."""
+    """Return the steps of each rank. If a rank has several logs, use the log that has the highest step."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main
@@ -178,7 +178,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Return whether a rank took steps at the pace of a peer, but its log ended long before the peer's."""
+    """Return whether a rank took steps at a peer's pace, but its log ended long before the peer's log."""
     steps, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(steps) < ENOUGH:
         return False

@@ -1,4 +1,4 @@
-"""Remove matches that concern the end of other programs, or unrelated exceptions with the same text.
+"""Remove matches that concern either the end of other programs or unrelated exceptions with the same text.
 
 A script that watches the GPUs, shows curves, or serves a model alongside the training can end because of a
 signal or with an exit status at any time. The shell, container, or systemd unit that reports the end usually
@@ -27,7 +27,7 @@ _PROGRAM = lazy(
     r"|^(?:container )?(?P<container>[\w.-]{1,80})(?: +\|)? exited with code \d+\W*$"
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
-#: Programs that run alongside the training, and are never the training itself.
+#: Programs that run alongside the training and are never the training itself.
 _HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
@@ -54,7 +54,7 @@ def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
 
 
 def is_of_other_program(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding report the end of a program that is not the training."""
+    """Return whether all lines of a finding report the end of a program other than the training program."""
     return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
@@ -86,12 +86,12 @@ def _program_in(text: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-#: String literals in code can contain the searched words, as in ``row["RANK"]``.
+#: String literals in code can contain the search words, as in ``row["RANK"]``.
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")
 
 
 def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> list[RuleFinding]:
-    """Return the findings without exceptions that come from code to which their page does not apply.
+    """Return the findings, excluding exceptions from code to which their page does not apply.
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while a checkpoint is loaded, and a
     configuration otherwise. A page names the matching code in ``said_by``. The check applies only if the log
@@ -106,7 +106,7 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
 
 def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams in which unrelated code raised all its exceptions."""
+    """Return the finding without the streams in which unrelated code raised all exceptions."""
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
@@ -120,7 +120,7 @@ def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFind
 
 
 def _is_foreign(page: RulePage, raised: ExceptionChain) -> bool:
-    """Return whether the exception's text fits several pages, and its stack frames do not fit this page."""
+    """Return whether the exception's text fits several pages and its stack frames do not fit this page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:
         if not raised.frames or not found_in(entry.words, text):

@@ -28,14 +28,17 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 
 
 def means_stall(chosen: RuleFinding) -> bool:
-    """Return whether a finding means that the run is stalled, and not that it ended."""
+    """Return whether a finding means that the run is stalled, not that the run ended."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
 def verdict_of(
     chosen: RuleFinding | None, run: Snapshot, now: Assessment
 ) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run with this primary cause, and who or what stopped the run from outside."""
+    """Return two values: the verdict on a run, and who or what stopped the run from outside.
+
+    `chosen` is the primary cause.
+    """
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -80,7 +83,7 @@ def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verd
 
 
 def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who or what stopped a run from outside, if its primary cause shows it."""
+    """Return who or what stopped a run from outside, or ``None`` if the primary cause does not show it."""
     for tag, by in _STOPPED_BY.items():
         if chosen.tagged(tag):
             return by
@@ -137,7 +140,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 
 
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Return whether some ranks stopped early while other ranks continued, without a normal end in the log.
+    """Return whether some ranks stopped early while others continued and the log shows no normal end.
 
     Ranks of one run take the same steps, so such a run has a problem, even if the kind of problem is unknown.
     """

@@ -1,4 +1,4 @@
-"""Read failures without a Python traceback, such as C++ exceptions, fatal signals, and error files.
+"""Read failures that have no Python traceback, such as C++ exceptions, fatal signals, and error files.
 
 A ``CrashReader`` reads the lines of one source and rank in order. The ``TracebackReader`` reads the same
 lines.
@@ -149,7 +149,7 @@ class CrashReader:
     ) -> ExceptionChain | None:
         """Read the next line and the rules that matched it.
 
-        If an earlier crash ended before this line, return it.
+        If an earlier crash ended before this line, return that crash.
 
         `in_message` is True if the line can be part of the message of a Python exception. Such a message
         can quote a crash report (see `_QUOTED`).
@@ -170,7 +170,7 @@ class CrashReader:
     def skip(self, lines: int) -> ExceptionChain | None:
         """Skip lines of the stream that are not read.
 
-        If the current crash ended in these lines, return it.
+        If the current crash ended in these lines, return that crash.
         """
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
@@ -236,7 +236,7 @@ class CrashReader:
 def _beginning_in(
     line: Line, mark: LinePosition, in_message: bool
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
-    """Return the crash that begins in a line, and the pattern that matched.
+    """Return two values: the crash that begins in a line, and the pattern that matched.
 
     Both are ``None`` if no crash begins in the line.
     """
@@ -256,7 +256,7 @@ def _beginning_in(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                # The program can handle the exception, or continue without the thread.
+                # The program can handle the exception or continue without the thread.
                 raised.kind = "ignored"
             return raised, beginning
     return None, None

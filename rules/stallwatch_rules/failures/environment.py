@@ -78,7 +78,7 @@ _RUN = lazy(
     r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
     r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+|\bSignaling Trainer to stop\.$"
     r"|\bStarting training from iteration \d"  # detectron2 0.6, engine/train_loop.py
-    # The only message of many scripts. A longer sentence can be advice, or be about another subject.
+    # The only message of many scripts. A longer sentence can be advice or concern another subject.
     r"|(?:^|[\]:|>-] )\W{0,4}Starting (?:[A-Z]+ )?(?:training|fine-?tuning)(?: process| loop)?[\s.!…]*$"
 )
 RUN_WORDS: tuple[str, ...] = (

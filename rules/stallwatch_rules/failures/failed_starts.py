@@ -1,6 +1,6 @@
 """Classify the output that follows the message of a failed start.
 
-A start can fail without a traceback, with a message from a shell or a launcher, or with a usage message.
+A failed start might print no traceback, but only a message from a shell or a launcher, or a usage message.
 However, scripts also call tools that are not installed on the machine, and continue without them. The
 failure ended the start only if all output after its message is of the kinds that this module lists.
 """

@@ -1,7 +1,7 @@
-"""Read NCCL watchdog reports about the collectives of each rank, and find the missing rank.
+"""Read NCCL watchdog reports about the collectives of each rank and find the missing rank.
 
 The ranks that print a timeout are the ranks that waited. Their counters identify the missing rank: its last
-enqueued collective is older than the last enqueued collectives of all other ranks. If the counters do not
+enqueued collective is earlier than the last enqueued collectives of all other ranks. If the counters do not
 differ, the missing rank is the rank that printed no report.
 """
 
@@ -123,7 +123,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Return the collectives of the differing ranks, followed by collectives of the remaining ranks."""
+        """Return the collectives of the differing ranks, followed by those of the remaining ranks."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:
@@ -162,7 +162,7 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks whose operation differs from that of other ranks at the same sequence number.
 
-    Each process group counts its own calls. Groups without a name are skipped, because several of them can
+    Each process group counts its own calls. Groups that have no name are skipped, because several of them can
     use the same sequence number.
     """
     together = {

@@ -1,4 +1,4 @@
-"""Detect which training framework printed a log, from the files in its tracebacks and from its output.
+"""From the output of a log and the files in its tracebacks, detect which framework printed the log.
 
 ``frameworks.json`` lists the frameworks. A file path identifies a framework only if it occurs in a traceback,
 because a framework that is only imported can also print warnings. The path must also belong to an installed

@@ -1,4 +1,4 @@
-"""Read launchers' reports about failed ranks, and the memory limits of containers that were OOM-killed."""
+"""Read launchers' reports about failed ranks and the memory limits of OOM-killed containers."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether a launcher reports that the rank failed and that the launcher did not end it."""
+        """Return whether a launcher reported the rank as failed and did not itself end the rank."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 

@@ -42,7 +42,7 @@ _PYTHON = 0.4  # weight of a word that occurs in messages from Python
 
 @dataclass(frozen=True)
 class _Text:
-    """The words of a text in lowercase and separated by spaces, and the whole text in lowercase."""
+    """The words of a text, in lowercase and separated by spaces, and the whole text in lowercase."""
 
     words: str
     text: str

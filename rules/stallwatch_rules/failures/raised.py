@@ -95,16 +95,17 @@ class ExceptionChain(msgspec.Struct):
     The last exception of the chain is the exception that finally propagated.
     """
 
-    #: Printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name.
+    #: Printed name, such as ``torch.OutOfMemoryError``, or an empty string if the text is truncated before
+    #: the name.
     exception: str
     message: str
     line: Line  #: the line with the final exception
     mark: LinePosition  #: position of the stream at ``line``
     frames: list[Frame] = []
-    root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
+    root: str = ""  #: the first exception of a chain, with its message (empty for a single exception)
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched lines of the chain
-    #: Rules that matched the text above the traceback's header. This text states the reason.
+    #: Rules that matched the text before the traceback's header. This text states the reason.
     heading: set[str] = set()
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
@@ -142,7 +143,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def lost_something(self) -> bool:
-        """True if the main thread lost a peer, or timed out while it waited.
+        """True if the main thread lost a peer or timed out while it waited.
 
         Such an exception might be the cause of the failure.
         """
@@ -181,7 +182,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return an exception's setting from the line above its traceback, or else from its outermost frames."""
+    """Return an exception's setting from the line before its traceback, or else from its outermost frames."""
     # The first frame of a spawned process is in "<string>".
     for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
@@ -261,7 +262,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
     if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file is either code that the program ran, such as the output of a model, or the
+        # Code that has no file is either code that the program ran, such as the output of a model, or the
         # program itself (python -c). Only the lines that follow show which case applies.
         return "snippet"
     return "failure"
@@ -294,7 +295,7 @@ def of_helper(raised: ExceptionChain) -> bool:
 
 
 def of_command(raised: ExceptionChain) -> bool:
-    """Return whether the program is code without a file: ``python -c CODE``, or code from standard input.
+    """Return whether the program is code that has no file: ``python -c CODE``, or code from standard input.
 
     Start scripts run such programs to check the machine, and continue if such a program fails.
     """
@@ -323,9 +324,9 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect; frames farther
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the code that raised an exception, and the frame of this code.
+    """Return two values: the page that names the code that raised an exception, and the frame of this code.
 
-    A page that also specifies a message takes precedence over a page without a message. Among the remaining
+    A page that also specifies a message takes precedence over a page that does not. Among the remaining
     pages, the page that names the innermost frame takes precedence. Pages that name only an exception come
     last, and the returned frame is then ``None``. Return ``None`` if two pages match equally well.
     """
@@ -395,7 +396,7 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-#: Maximum number of different exceptions per stream, because a log can contain many tracebacks.
+#: Maximum number of different exceptions in each stream, because a log can contain many tracebacks.
 MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 MAX_SOURCE = 200  #: maximum number of characters of a shown line of code
@@ -454,7 +455,7 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge equal exceptions of several ranks into one record, and sort the records by time."""
+    """Merge equal exceptions of several ranks into one record and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
     for counted in seen:
         groups.setdefault(_kind_key(counted.raised), []).append(counted)
@@ -480,7 +481,7 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 
 def _failing_code(raised: ExceptionChain) -> str:
-    """Return the line of code that raised an exception without a message, if the line adds information.
+    """If the line of code that raised an exception without a message adds information, return the line.
 
     A ``raise`` statement only repeats the exception. A box shows other lines of code first.
     """

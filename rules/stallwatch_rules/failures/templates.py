@@ -1,8 +1,8 @@
 """Store the lines of one stream that match no rule: one entry for each template, with its count.
 
-To find the entry of a line, the line's digits and identifiers are removed (``masking.skeleton``). A table
-of a few hundred entries therefore covers logs of any length. The table keeps a checksum of each entry that
-it drops, so that later lines with the same template never count as new.
+To find the entry of a line, the table removes the line's digits and identifiers (``masking.skeleton``). A
+table of a few hundred entries therefore covers logs of any length. The table keeps a checksum of each entry
+that it drops, so that later lines with the same template never count as new.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 
-MAX_TEMPLATES = 256  #: maximum number of entries per stream, because there can be thousands of streams
+MAX_TEMPLATES = 256  #: maximum number of entries in each stream, because there can be thousands of streams
 MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
 MAX_TEXT = 400  #: maximum number of characters of a line that are read and stored
 
@@ -84,7 +84,7 @@ class TemplateTable(msgspec.Struct):
     partial: bool = False
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """Count a line if its template is in the table. Return False otherwise.
+        """If the template of a line is in the table, count the line. Otherwise, return False.
 
         `index` is the position of the line in its stream.
         """
@@ -97,7 +97,7 @@ class TemplateTable(msgspec.Struct):
         return True
 
     def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
-        """Count a line. Add an entry if the line's template is not in the table.
+        """Count a line. If the line's template is not in the table, add an entry.
 
         `count` is greater than 1 if the line represents several lines with the same template.
         """
@@ -141,7 +141,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop half of the entries: the entries whose latest lines are the oldest."""
+        """Drop the half of the entries whose latest lines are the oldest."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]

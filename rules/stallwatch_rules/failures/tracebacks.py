@@ -1,6 +1,6 @@
 """Read the Python tracebacks in the lines of one source and rank.
 
-A traceback begins with its header or its first frame, and ends with its exception. A ``TracebackReader``
+A traceback begins with its header or its first frame and ends with its exception. A ``TracebackReader``
 reads the lines of one source and rank in order. It returns each chain of exceptions once, after the chain has
 ended, together with the rules that matched inside the chain.
 """
@@ -17,7 +17,7 @@ from stallwatch_rules.failures.templates import states_level
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
-# A notebook prints the exception's name in the header, above the stack frames and without a colon.
+# A notebook prints the exception's name in the header, before the stack frames and without a colon.
 HEADER = lazy(
     r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)"
     r"|(?:^|(?<=\s))(?P<named>(?:\w+\.)*[A-Z]\w+) {2,}Traceback \(most recent call last\)\s*$"
@@ -51,7 +51,7 @@ ERROR_NAME = lazy(
 # Extension modules such as cv2, struct, and zlib define a single exception, named ``error``.
 _OWN_NAME = lazy(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$|(?:\w+\.)+error$")
 # "Error: 0.12" is a value that an evaluation prints. In a job that was submitted from a terminal of VS Code,
-# git requests the password from VS Code, and continues without it.
+# git requests the password from VS Code and continues without the password.
 _NO_FAILURE = lazy(
     r"Error: (?:[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?: ?%)?$|connect \w+ \S*/vscode-(?:git|ipc)-\S+\.sock)"
 )
@@ -94,7 +94,7 @@ _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
 )
-#: Lines above a traceback that show in which part of the program the exception was raised.
+#: Lines before a traceback that show in which part of the program the exception was raised.
 _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
     ("hook", _HOOK),
@@ -124,7 +124,7 @@ OTHER_MESSAGE = lazy(
     r"|srun: |slurmstepd[\w.-]*: "
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
-# Lines below an exception that are indented more than the exception are part of its message. Frames, marks
+# Lines after an exception that are indented more than the exception are part of its message. Frames, marks
 # below source code, and progress bars are not part of the message.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
 # If the exception has no message yet, text with a logger's prefix is not its message.
@@ -135,7 +135,7 @@ OTHER_LOGGER = lazy(
 
 
 def raised_location(text: str) -> Setting | None:
-    """Return the setting of the next traceback's exception if this line above the traceback shows it."""
+    """Return the setting of the next traceback's exception, or ``None`` if this line does not show it."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
@@ -175,7 +175,7 @@ def _relays_remote(text: str) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a line's logger prefix if it equals the header's `prefix` except for digits."""
+    """If a line's logger prefix equals the header's `prefix` except for digits, remove the logger prefix."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -197,12 +197,12 @@ MAX_FRAMES = 60
 MAX_MESSAGE = 1000
 #: Number of foreign lines inside a traceback after which the reader abandons the traceback.
 FOREIGN_LINES = 30
-MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
+MORE_LINES = 3  #: maximum number of message lines directly after the exception's first line that are kept
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
 #: Maximum number of lines after a bare "XError: …" line. If more lines follow, the bare line does not
 #: count.
 BARE_LINES_AFTER = 6
-#: Python prints the file and line of these exceptions above their names. Without a file and line, these
+#: Python prints the file and line of these exceptions before their names. Without a file and line, these
 #: exceptions refer to code that a program tried to parse.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
@@ -233,7 +233,7 @@ class _Open(msgspec.Struct):
     column: int = 0
 
     def unwrapped(self, text: str) -> str:
-        """Return a line without the traceback's logger prefix, and without a box around the line."""
+        """Return a line without the traceback's logger prefix and without a box around the line."""
         text = without_prefix(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
@@ -259,7 +259,7 @@ class TracebackReader:
         self._open: _Open | None = None
         self._raised: ExceptionChain | None = None  # the last exception; its message can continue
         self._after = 0  # number of lines after the exception's first line
-        self._more = 0  # number of lines directly below the exception's first line that belong to its message
+        self._more = 0  # number of lines directly after the exception's first line that belong to its message
         self._column = 0  # indentation of the exception's first line, for example, in the output of pip
         # True if a colon ends the exception's name; the message can then begin on the next line.
         self._colon = False
@@ -282,7 +282,7 @@ class TracebackReader:
 
     @property
     def in_progress(self) -> bool:
-        """True if the last line was part of a traceback or of the message below it. Both can continue."""
+        """True if the last line was part of a traceback or of the message after it. Both can continue."""
         return self._open is not None or self._raised is not None
 
     @property
@@ -316,7 +316,7 @@ class TracebackReader:
         """Read the next line and the rules that matched it.
 
         `failed` is the rank that a launcher's summary describes, if the line is part of a summary. If an
-        earlier chain ended before this line, return it.
+        earlier chain ended before this line, return that chain.
         """
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
@@ -347,7 +347,7 @@ class TracebackReader:
     def quotes(self, text: str) -> bool:
         """Return whether the text, as the next line, is quoted source code rather than a message.
 
-        Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and a variable's value in a
+        Examples are ``raise RuntimeError("CUDA out of memory")`` after a frame, and a variable's value in a
         box.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
@@ -368,7 +368,7 @@ class TracebackReader:
     def skip(self, lines: int) -> ExceptionChain | None:
         """Skip lines of the stream that are not read.
 
-        If the current chain ended in these lines, return it.
+        If the current chain ended in these lines, return that chain.
         """
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
@@ -400,7 +400,7 @@ class TracebackReader:
         return [self._bare] if self._bare is not None else []
 
     def _is_headed(self, prefix: str, mark: LinePosition) -> bool:
-        """Return whether a logger printed a line that matches a rule shortly before its traceback.
+        """Return whether a logger printed a line that matches a rule shortly before it printed the traceback.
 
         Loggers print the message about an exception, followed by its traceback, with the same prefix.
         """
@@ -541,7 +541,7 @@ class TracebackReader:
         return True
 
     def _introduce(self, text: str) -> bool:
-        """Return whether a line introduces the next traceback, and remember the setting that it shows."""
+        """Return whether a line introduces the next traceback. If so, store the setting that it shows."""
         self._lines = max(0, self._lines - 1)
         setting = raised_location(text)
         if setting is not None:

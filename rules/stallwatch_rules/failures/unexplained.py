@@ -30,9 +30,9 @@ DEPTH = 4
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Return a number for each pair of level and masked text. Similar pairs have the same number.
 
-    Lines with different levels never have the same number. Without Drain3 (``pip install
-    'stallwatch[scale]'``), only equal texts have the same number. Callers must sort the lines, because the
-    result of Drain3 depends on their order.
+    Lines with different levels never have the same number. If Drain3 (``pip install 'stallwatch[scale]'``) is
+    not installed, only equal texts have the same number. Callers must sort the lines, because the result of
+    Drain3 depends on their order.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return the line number of the first step, for each source with enough steps.
+    """Return the line number of the first step, for each source that has enough steps.
 
     Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.
@@ -240,9 +240,9 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     For other runs, new lines and a note are added only if the log ends with an error, or if a baseline does
-    not contain some of the lines. For an unfinished run without new lines, a note quotes the last lines of
-    the log. If `ended` is True, nothing is added for other runs. In this case, the caller knows the run's end
-    from other evidence, or still watches the run.
+    not contain some of the lines. For an unfinished run that has no new lines, a note quotes the last lines
+    of the log. If `ended` is True, nothing is added for other runs. In this case, the caller knows the run's
+    end from other evidence, or still watches the run.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -269,7 +269,7 @@ def with_explanations(
 
 
 def last_messages(streams: Streams) -> list[Line]:
-    """Return the last different messages below the last step of a log, in the order in which they appear.
+    """Return the last distinct messages after the last step of a log, in the order in which they appear.
 
     If the run has several logs, return messages from the log that has the latest message.
     """

@@ -1,4 +1,4 @@
-"""Assess the impact of findings on a run by its progress, with pure functions: one file per subject.
+"""Use pure functions to assess the impact of findings on a run by its progress. Each file has one subject.
 
 The same message can be harmless or fatal. For example, a trace-cache message is harmless while steps
 advance, degrading if steps become slower as the message becomes more frequent, and fatal if no step

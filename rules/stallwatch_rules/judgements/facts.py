@@ -25,20 +25,20 @@ class RunFacts(msgspec.Struct, frozen=True):
     """The facts of a run on which assessments depend."""
 
     advances: int = 0  #: number of observed steps
-    complete: bool = False  #: True if the run reached its last step, or printed that it finished
-    silence: float | None = None  #: seconds without a step at the end of the run; ``None`` without timestamps
+    complete: bool = False  #: True if the run reached its last step or printed that it finished
+    silence: float | None = None  #: seconds without a step at the end, or ``None`` if there are no timestamps
     threshold: float = 1800.0  #: minimum time in seconds without a step that counts as a stall
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to ``silence``
     timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not with a step
     failed_otherwise: bool = False  #: True if a different cause is known to have ended the run
-    lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost other ranks
+    lost: bool = False  #: True if some ranks waited for other ranks until a timeout or lost other ranks
     ended_well: bool = False  #: True if the watcher reports that the run ended well
     died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: True if the log shows that the run was stalled until something ended it
     aborted: bool = False  #: True if the watcher ended the stalled run
     last_sign: float | None = None  #: time of the last step, according to the log's clock
-    #: True if the awaited rank is known from its stack or from a log without a timeout.
+    #: True if the awaited rank is known from its stack or from a log that contains no timeout.
     missed: bool = False
 
     @property
@@ -164,5 +164,5 @@ def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
 
 
 def continued_to_serve(answered: int, *, died: bool) -> bool:
-    """Return whether a server answered enough requests after a failure to have survived it."""
+    """Return whether a server answered enough requests after a failure to show that it survived."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

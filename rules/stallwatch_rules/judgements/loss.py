@@ -1,4 +1,4 @@
-"""Assess a loss that jumps, diverges, or freezes, and gradients that are zero, from the printed numbers.
+"""From the printed values, assess losses that jump, diverge, or freeze, and gradients that are zero.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
 loss can have any value. Single values of a noisy run are not significant. A value must differ clearly from
@@ -30,7 +30,7 @@ SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
 #: A loss below this multiple of the best losses is still near them, because the rise can begin slowly.
 NEAR_BEST = 1.1
-STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
+STAYED = 10  #: minimum number of points for which a diverged loss must stay high (3 in an excerpt)
 #: A gradient norm above this multiple of the usual norm confirms a jump if there are few losses.
 GRADIENT = 5.0
 BASELINE = 50  #: maximum number of earlier points with which a jump is compared
@@ -68,13 +68,13 @@ def is_excerpt(points: Sequence[Point]) -> bool:
 
 
 def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
-    """Return the first step and its distance to the second step, which is NaN if a step is unknown."""
+    """Return two values: the first step, and its distance to the second step (NaN if a step is unknown)."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return (steps[0], steps[1] - steps[0]) if len(steps) == 2 else (0.0, math.nan)
 
 
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
-    """Return the points of the last run if one file contains several runs.
+    """If one file contains several runs, return the points of the last run.
 
     Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first
     losses of a different run must be well above the last losses before them. They must also be near the
@@ -172,8 +172,8 @@ def _noise(losses: Sequence[float]) -> float:
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
     """Return whether the gradient norm jumped together with the loss, or immediately before it.
 
-    Without gradient norms, the loss alone must show the jump. The loss must have been constant before the
-    jump, and must have risen by a large amount.
+    If there are no gradient norms, the loss alone must show the jump. The loss must have been constant before
+    the jump and must have risen by a large amount.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -207,10 +207,10 @@ def judge_frozen(
     """Assess a loss that has the same value many times, or that is no longer printed while steps continue.
 
     `unlogged` is the number of training steps since a loss was printed. `bar` is True if a progress bar
-    prints the loss, because a bar repeats the last value. `zero_is_odd` is True if numbers are printed in
-    full and nothing suggests reinforcement learning, whose loss is zero by nature. `rewarded` is True for
-    reinforcement learning and preference learning, whose loss is ln 2 at first. `overflowed` is True if
-    steps were skipped, because some trainers then print zeros.
+    prints the loss, because a bar repeats the last value. `zero_is_odd` is True if numbers are printed at
+    full precision and nothing suggests reinforcement learning, whose loss is zero by nature. `rewarded` is
+    True for reinforcement learning and preference learning, whose loss is ln 2 at first. `overflowed` is True
+    if steps were skipped, because some trainers then print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -243,7 +243,7 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
+    """If the last losses are ln(classes), the loss of random guesses, return the number of classes.
 
     Return ``None`` if the last losses differ from ln(classes). A run normally has this loss at its start.
     Therefore, the loss must have been different after the first values, or the log must begin in mid-run. The
@@ -273,7 +273,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
     """Return the minimum number of equal losses in a row that rules out a coincidence.
 
     If the losses have few digits, more equal losses are needed. `never_else` is True if all earlier losses
-    are equal, too.
+    are also equal.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
@@ -292,7 +292,7 @@ def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
 def judge_zero_gradients(
     points: Sequence[Point], *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
-    """Assess gradient norms that are 0, if the learning rate is 0 or the loss does not fall."""
+    """If the learning rate is 0 or the loss does not fall, assess gradient norms that are 0."""
     known = [point for point in points if point.grad_norm is not None]
     zeros = sum(1 for _ in takewhile(lambda point: point.grad_norm == 0, reversed(known)))
     if not zeros:

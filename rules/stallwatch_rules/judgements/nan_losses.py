@@ -33,7 +33,7 @@ class NanLosses:
         self._losses = 0  # number of losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Count a loss. Return `began` or `over` if a problem with NaN losses began or ended with this loss.
+        """Count a loss. If a problem with NaN losses began or ended with this loss, return `began` or `over`.
 
         A problem begins after ``SEVERAL`` bad losses in a row. It ends when each of its sources has had
         ``GOOD`` good losses in a row.

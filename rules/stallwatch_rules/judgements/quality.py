@@ -1,7 +1,7 @@
-"""Assess runs that fail without an error message, with a table of conditions on their printed metrics.
+"""Use a table of conditions on printed metrics to assess runs that fail without an error message.
 
 Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
-with itself, and require many values in a row. Therefore, the following are not failures: a spike that
+with itself and require many values in a row. Therefore, the following are not failures: a spike that
 disappears, the warm-up or the last steps of a schedule, and a solved task.
 """
 
@@ -73,7 +73,7 @@ def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
 def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
     """Check whether the last values are 0.
 
-    The number of zeros at the end must be at least `count`, and at least twice the length of any earlier
+    The number of zeros at the end must be at least `count` and at least twice the length of any earlier
     series of zeros.
     """
     zeros = [value == 0 for value in metrics.get(metric, ())]
@@ -106,7 +106,7 @@ def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
 def not_a_number(metric: str, count: int, metrics: Metrics, *, at_first: bool = True) -> Params | None:
     """Check whether at least the last `count` values are all NaN or infinite.
 
-    With `at_first` set to false, a metric that was never finite counts as not available in the run.
+    If `at_first` is false, a metric that was never finite counts as not available in the run.
     """
     values = metrics.get(metric, ())
     bad = _at_end([not math.isfinite(value) for value in values])
@@ -117,8 +117,8 @@ def below_best(metric: str, metrics: Metrics) -> Params | None:
     """Check whether a reward is below the best reward of the run.
 
     If the reward is not below the best reward, the task might be solved, and the run has nothing left to
-    learn. The best reward is the highest value in the run that differs from the current reward, without
-    outliers. A reward that never changed counts as the best, unless it is a penalty.
+    learn. The best reward is the highest value in the run, excluding outliers, that differs from the current
+    reward. A reward that never changed counts as the best, unless it is a penalty.
     """
     values = _finite(metrics, metric)
     if len(values) < WINDOW:

@@ -1,4 +1,4 @@
-"""Find the host or rank for which all other ranks of a run wait, with a sequential test of step times.
+"""Use a sequential test of step times to find the host or rank for which all other ranks of a run wait.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in the time at which
 they begin the backward pass. In the collectives of the backward pass, all ranks wait for the last rank. A
@@ -41,8 +41,8 @@ _MEMORY = 64  # minimum number of steps from which the noise of all hosts is est
 _VALUES = 1024  # number of values from which the noise is estimated; with fewer hosts, more steps are used
 _QUICK = 512  # number of values for a rough estimate of the noise, which shows an increase sooner
 _LEAST_QUICK = 5
-# Number of steps from which the usual noise is determined. With two or three hosts, a host that becomes
-# slow changes the median, but only in one step.
+# Number of steps from which the usual noise is determined. If a run has two or three hosts, a host that
+# becomes slow changes the median, but only in one step.
 _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
@@ -59,11 +59,11 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class RankStep(NamedTuple):
-    """One rank's report on one step: times, and the number of tokens."""
+    """One rank's report on one step: times and the number of tokens."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
     whole: float  #: duration of the step in seconds
-    tokens: float = 0.0  #: number of tokens in the step; 0 if they are not counted
+    tokens: float = 0.0  #: number of tokens in the step, or 0 if they are not counted
 
 
 class SlowHost(NamedTuple):
@@ -120,7 +120,7 @@ class _Series:
     def typical(self, steps: int) -> float:
         """Return the deviation over the last steps, for display.
 
-        For few steps, the result is the median of the unclipped values.
+        If there are few steps, the result is the median of the unclipped values.
         """
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
@@ -128,7 +128,7 @@ class _Series:
 
 
 class Comparison(Generic[_Key]):
-    """A sequential test that finds the host or rank that lags behind, from its deviations in each step."""
+    """A sequential test that uses the deviations in each step to find the host or rank that lags behind."""
 
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
@@ -140,7 +140,7 @@ class Comparison(Generic[_Key]):
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Add the deviations of a step. Return the lag of the key that lags most, if any key lags."""
+        """Add the deviations of a step. If any key lags, return the lag of the key that lags most."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -177,7 +177,7 @@ class Comparison(Generic[_Key]):
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
         """Update the estimates of the noise from the changes since the last step.
 
-        A key without an earlier value, for example, after a restart, is skipped.
+        A key that has no earlier value, for example, after a restart, is skipped.
         """
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
@@ -304,7 +304,7 @@ class SlowHosts:
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
-        """Add a step of a rank, and return whether ``slow`` changed as a result."""
+        """Add a step of a rank and return whether ``slow`` changed as a result."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < times.own < math.inf and 0 < times.whole < math.inf and times.tokens >= 0):
@@ -323,7 +323,7 @@ class SlowHosts:
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Remove the ranks of a lost host, and return whether ``slow`` changed as a result."""
+        """Remove the ranks of a lost host and return whether ``slow`` changed as a result."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
@@ -456,7 +456,7 @@ class SlowHosts:
         return [rank for rank, host in self._host.items() if host == slow.host]
 
     def _look_again(self, slow: SlowHost) -> None:
-        """Update `slow` if the slow host has caught up with other hosts, or has become much slower."""
+        """If the slow host has caught up with other hosts or has become much slower, update `slow`."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._with_cost(slow.host, slow.rank, lag, slow.steps, slow.kind)

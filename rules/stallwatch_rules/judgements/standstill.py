@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run that has completed no step since an evaluation began, because the evaluation stalls."""
+    """Assess a run in which an evaluation stalls: no step has been completed since the evaluation began."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -32,8 +32,8 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
     """Assess a ZeRO-3 run whose ranks might wait for each other because they ran different modules.
 
     Ranks that run different modules, such as different experts, gather different parameters. `experts` is
-    True if the log mentions experts, or shows this difference. `witness` is True if the log shows this
-    difference, or a changed order of modules.
+    True if the log mentions experts or shows this difference. `witness` is True if the log shows this
+    difference or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
         return None
@@ -43,7 +43,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
     """Assess a run that stalls in its first collectives because peer-to-peer transfers between GPUs fail.
 
-    `direct` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
+    `direct` is True if NCCL chose peer-to-peer transfers, or if the kernel reported an error about them.
     `first_work` is the number of the collective that timed out.
     """
     if not direct or facts.advances or not facts.is_stalled:
@@ -54,7 +54,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Assess a run that printed steps, and then no step for longer than its pace explains."""
+    """Assess a run that printed steps and then printed no step for longer than its pace explains."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -72,7 +72,7 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 
 
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run might have stalled before a user stopped it, and an empty string otherwise.
+    """If a run might have stalled before a user stopped it, return a note. Otherwise, return an empty string.
 
     The note requires that no step was completed for much longer than usual. `durations` contains the
     seconds between signs of a step, and `paces` contains the seconds that steps took. If both are empty,
@@ -110,7 +110,7 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
 
 
 def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> list[ExitedRank]:
-    """Return the ranks that exited long before the end of a run, if the run ended well."""
+    """If a run ended well, return the ranks that exited long before its end."""
     return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 

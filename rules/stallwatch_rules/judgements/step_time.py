@@ -1,11 +1,11 @@
 """Use a sequential test to find steps that became slower than the run's own baseline.
 
-A live run is tested repeatedly, so a test with a fixed limit would report a slowdown by chance sooner or
-later. Each time, the latest steps are compared with all earlier steps by their statistical ranks (the
-Mann-Whitney test, which does not assume a distribution of the steps), for windows of many lengths. The limit
-is set so that independent step times of any spread raise a false alarm in at most one in a hundred runs of
-400 steps. The limit grows with the length of the run and with the correlation of neighboring steps.
-`bench/slowdown.py` measures the rate of false alarms.
+A live run is tested repeatedly, so a test with a fixed limit is likely to report a slowdown by chance. Each
+time, the latest steps are compared with all earlier steps by their statistical ranks (the Mann-Whitney test,
+which does not assume a distribution of the steps), for windows of many lengths. The limit is set so that
+independent step times of any spread raise a false alarm in at most one in a hundred runs of 400 steps. The
+limit grows with the length of the run and with the correlation of neighboring steps. `bench/slowdown.py`
+measures the rate of false alarms.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ WARM_UP = 2  #: number of first steps that can be slow (for compilation, allocat
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
-    """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
+    """If steps became slower, return the usual pace, the present pace, and the number of slow steps.
 
-    Return ``None`` if steps did not become slower, or only temporarily. `alone` is True if the step times are
-    the only evidence. In this case, the change must be abrupt, because steps can become slower gradually by
-    design, for example, because sequences become longer.
+    Return ``None`` if steps did not become slower or became slower only temporarily. `alone` is True if the
+    step times are the only evidence. In this case, the change must be abrupt, because steps can become slower
+    gradually by design, for example, because sequences become longer.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that are combined into one pace
@@ -128,7 +128,7 @@ def _inflation(correlation: float, size: int) -> float:
     """Return the factor by which a score must be divided if successive steps are correlated."""
     if correlation < 2 / math.sqrt(size):
         return 1.0
-    # With few steps, the correlation is underestimated.
+    # If there are few steps, the correlation is underestimated.
     correlation = min(correlation + 2 * (1 + 3 * correlation) / size, 0.98)
     return (1 + correlation) / (1 - correlation)
 
@@ -150,7 +150,7 @@ def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *
 
     A rate can also be a mean since the start, which falls slowly. Therefore, the rate must also exceed the
     mean that would follow from the same number of tokens in each step. `steps` is the total number of
-    steps, and `stride` is the number of steps per pace.
+    steps, and `stride` is the number of steps in each pace.
     """
     slowed = slowdown(paces)
     if slowed is None or not steps:
@@ -187,7 +187,7 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 
 
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
-    """Return the pace before and after very even steps became slightly slower, and the number of slow steps.
+    """Return the pace before and the pace after a slight slowdown of even steps, and the slow-step count.
 
     In synchronous training, all steps are as even as the steps of the slowest rank. If steps varied by two
     percent, a permanent rise of five percent means that one GPU is slower. Return ``None`` if the steps are
@@ -258,7 +258,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess falling tokens per second, for logs without step times."""
+    """Assess falling numbers of tokens per second in logs that do not contain step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None

@@ -1,4 +1,4 @@
-"""Assess the messages in which ZeRO-3 invalidates its trace cache, and whether they explain a stall."""
+"""Assess ZeRO-3 messages about an invalidated trace cache, and determine whether they explain a stall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around the messages."""
+    """Assess ZeRO-3 messages about an invalidated trace cache by the steps around the messages."""
     if facts.is_stalled:
         # Such messages do not make a rank wait. At most, they slowed the run down before the stall.
         if facts.missed:
@@ -79,7 +79,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
 
 
 def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
-    """Return the former and the present pace if steps became slower while matches became more frequent."""
+    """If steps became slower while matches became more frequent, return the former and the present pace."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:

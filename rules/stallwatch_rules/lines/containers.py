@@ -6,7 +6,7 @@ writes a separate record for text that was flushed without a newline. ``kubectl 
 similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services, journald
 (``-o json``), and loggers that write JSON use different keys for the text: ``message``, ``msg``, ``log``,
 ``line``, or ``textPayload``. Their records also contain a time, a level, or the origin of the line. A JSON
-object without any of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
+object that has none of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
 0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the step to all
 their records.
 """

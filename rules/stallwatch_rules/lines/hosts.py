@@ -45,7 +45,7 @@ def host_in_line(text: str) -> str:
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Map files to the hosts in their paths. Return an empty dictionary if all files are from one host."""
+    """Map files to the hosts in their paths. If all files are from one host, return an empty dictionary."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)

@@ -70,7 +70,7 @@ class LinePrefix(NamedTuple):
     def take(self, text: str) -> tuple[str, str]:
         """Return the prefix of a line and the text after it.
 
-        The prefix is empty if the line does not have it.
+        The prefix is empty if the line does not have the prefix.
         """
         found = self.form.match(text)
         if found is None:
@@ -94,7 +94,7 @@ def time_in(lead: str) -> float | None:
 
 
 def certain_prefix(head: bytes) -> LinePrefix | None:
-    """Return the prefix of nearly all lines if it is certain that the prefix is not part of the messages.
+    """If nearly all lines have a prefix that is certainly not part of the messages, return the prefix.
 
     The prefix is certain if, in some line, it precedes text that never follows a logger's prefix.
     """
@@ -108,7 +108,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes that nearly all lines have, but that might be part of the messages.
+    """Return prefixes that nearly all lines have but that might be part of the messages.
 
     The caller must verify these prefixes. A text with a single line has no likely prefix, because a note that
     a person writes can start in the same way.
@@ -125,7 +125,7 @@ def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
 
 
 def first_lines(head: bytes) -> list[str]:
-    """Return the first lines of a text, without blank lines, container records, and terminal codes."""
+    """Return the first lines of a text, excluding blank lines, container records, and terminal codes."""
     lines = []
     coded = b"\x1b" in head
     for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):

@@ -37,7 +37,7 @@ def decoded(raw: bytes) -> str:
 
 
 def joined(begun: str, text: str) -> str:
-    """Join two parts of a line, and shorten the resulting line if it is too long."""
+    """Join two parts of a line. If the resulting line is too long, shorten it."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole

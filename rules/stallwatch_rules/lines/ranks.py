@@ -53,7 +53,7 @@ _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
-    """Return the rank in a line, and the line without launchers' prefixes.
+    """Return two values: the rank in a line, and the line without launchers' prefixes.
 
     If several prefixes contain a rank, the innermost rank is returned: ``[default3]:[rank11]: …`` is a line
     of rank 11. If no prefix contains a rank, the rank in the message (``[Rank 3] Watchdog caught …``) is
@@ -109,8 +109,9 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
-# Minimum number of lines to accept labels as task numbers, if the lines of tasks numbered from 0 alternate.
+_SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more for each task) that cannot be a numbered list
+# If the lines of tasks that are numbered from 0 alternate, minimum number of lines after which labels count
+# as task numbers.
 _SURE_TASKS = 4
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or host. Quote marks or other marks of pasted text can
@@ -148,7 +149,8 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # maximum number of characters of a command to search
-# Minimum number of consecutive lines with the names of a few hosts to accept these names as labels.
+# Minimum number of consecutive lines that must contain the names of a few hosts before these names are
+# accepted as labels.
 _SURE_HOSTS = 20
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
 # Maximum number of lines to search, because a launcher labels either all lines or no lines.

@@ -1,6 +1,6 @@
 """Convert bytes to lines that have a rank and a time.
 
-A ``LineReader`` reads the bytes of one source in portions. It decodes them, and removes ANSI codes and
+A ``LineReader`` reads the bytes of one source in portions. It decodes the bytes and removes ANSI codes and
 container records. The resulting lines do not depend on the sizes of the portions, with one exception:
 ``idle`` returns the unfinished segment of a progress bar.
 """
@@ -88,7 +88,7 @@ class LineReader:
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Prepare the reader for single lines that do not follow each other, and return the reader.
 
-        Such lines have no labels, and were written at approximately the time `near`. The state from earlier
+        Such lines have no labels and were written at approximately the time `near`. The state from earlier
         lines is discarded, so the same reader can be used for many unrelated lines.
         """
         self._head, self._near, self.number = None, near, number
@@ -127,7 +127,7 @@ class LineReader:
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
-        """Read a portion of bytes, and return the lines that end in this portion."""
+        """Read a portion of bytes and return the lines that end in this portion."""
         self.bytes += len(data)
         if self._head is not None:
             data = self._begin(data)
@@ -139,7 +139,7 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip bytes that contain `ends` line ends, and return the lines that the skipped bytes cut off.
+        """Skip bytes that contain `ends` line ends and return the lines that the skipped bytes cut off.
 
         The bytes that were read before must end with a complete segment, or inside a line longer than
         ``MAX_LINE``. The rest of such a line is skipped. A partial record does not continue after the skipped
@@ -155,7 +155,7 @@ class LineReader:
         return out
 
     def idle(self, since: float) -> list[Line]:
-        """Return the unfinished segment of a progress bar if no bytes were added to it after `since`.
+        """If no bytes were added to a progress bar's unfinished segment after `since`, return the segment.
 
         A progress bar prints a carriage return before each state. Therefore, only the next state ends a
         segment, and a stalled run never prints another state. The segment is returned only once. Bytes
@@ -227,7 +227,7 @@ class LineReader:
         return out
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Read a line, except for segments that were already read because a carriage return ended them."""
+        """Read a line, except for segments that have been read because a carriage return ended them."""
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -241,7 +241,7 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Read a line quickly, if no part of the line must be removed, split, or parsed.
+        """If no part of a line must be removed, split, or parsed, read the line quickly.
 
         Otherwise, return False without reading the line.
         """

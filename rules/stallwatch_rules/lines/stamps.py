@@ -1,4 +1,4 @@
-"""Parse the timestamp that a logger puts at the start of a line, or under a key of a JSON line.
+"""Parse the timestamp that a logger puts at the start of a line or under a key of a JSON line.
 
 Timestamps without a time zone are parsed as UTC. Timestamps without a year (as in glog, syslog, or vLLM)
 or without a date can be parsed only if a time ``near`` the line is known.
@@ -69,7 +69,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time of a line, or ``None``.
+    """Return the time of a line, or ``None`` if it is unknown.
 
     The time is at the start of the line, under a key of a JSON line, or in the slurmstepd message about a
     canceled job.

@@ -51,7 +51,8 @@ _SERVED = lazy(
 _MARK_WORDS = ("<|", "think>", "INST]")
 _SERVED_WORDS = ("prompt: ", "output: ", "GenerateReqInput(")
 _HEAD = 200  # number of characters at the start of a server's line that show the kind of the line
-#: The start of an exception. Its message can contain a mark from ``_MARKS``, but it is not training data.
+#: The start of an exception. Its message can contain a mark from ``_MARKS``, but the exception is not
+#: training data.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 

@@ -123,7 +123,7 @@ def with_ascii_colon(text: str) -> str:
 def exception_lines(text: str) -> list[str]:
     """If a string in a line contains an exception, split the line into the lines of this exception.
 
-    The text in front of the string comes first. A line without such a string is not changed.
+    The text in front of the string comes first. A line that has no such string is not changed.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):

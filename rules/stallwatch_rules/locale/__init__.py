@@ -4,7 +4,7 @@
 is the template for ``count=1``. In addition to Python's own format specifications, a field can have the
 following specifications:
 * ``span``: Format seconds as a duration, such as ``42 s`` or ``3 min 10 s``.
-* ``one|many``: Use the first word if the number is 1, and otherwise the second word.
+* ``one|many``: If the number is 1, use the first word. Otherwise, use the second word.
 * ``commas``, ``semicolons``, or ``brackets``: Join the items of a list in this way.
 * ``capital``, alone or after a comma (``semicolons,capital``): Convert the first letter to a capital.
 
@@ -49,7 +49,7 @@ def render(text: Text, language: str = "en") -> str:
     """Return a message as text in a language. A text that is not a message is returned unchanged.
 
     Raises:
-        KeyError: if the message is unknown, or a parameter of its template is missing.
+        KeyError: if the message is unknown, or if a parameter of its template is missing.
     """
     if isinstance(text, str):
         return text

@@ -1,4 +1,4 @@
-"""Cache compiled patterns on disk, and search blocks of bytes for the patterns."""
+"""Cache compiled patterns on disk and search blocks of bytes for the patterns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignor
 
 
 class DatabaseStore:
-    """A compiler of patterns. If it has a folder, it stores the compiled databases in the folder."""
+    """A compiler of patterns. If the compiler has a folder, it stores the compiled databases there."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class BlockScanner:
         self._local = threading.local()  # threads must not share scratch space
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return all matches in a block, or only the first `most` matches if `most` is given."""
+        """Return all matches in a block. If `most` is given, return only the first `most` matches."""
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             scratch = self._local.scratch = hyperscan.Scratch(self._database)

@@ -1,4 +1,4 @@
-"""Store files in a private cache folder, and write them atomically. The files can be created again.
+"""Store files in a private cache folder and write them atomically. The files can be re-created.
 
 The content of the files is trusted, because a compiled database contains bytecode that hyperscan runs.
 Therefore, only the user who runs this process can access the folder. A file is read only if this user owns
@@ -28,7 +28,7 @@ MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of a file, or ``None`` if it is unreadable or another user could have written it."""
+    """Return the content of a file, or ``None`` if it is unreadable or another user might have written it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)

@@ -2,8 +2,8 @@
 
 Searching for fixed texts is faster than searching for patterns. For example, every match of ``RuntimeError:
 (?:CUDA|HIP) error: out of memory`` contains the text ``error: out of memory``. Hyperscan searches in one pass
-for the texts of many patterns, and for the few patterns without such a text. The matcher tries a pattern only
-on lines that contain the pattern's text.
+for the texts of many patterns, and for the few patterns that have no such text. The matcher tries a pattern
+only on lines that contain the pattern's text.
 
 Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these eight bytes
 match. Therefore, a text is shortened so that its last bytes are rare. For example, many words end like
@@ -103,7 +103,7 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 def literals_of(pattern: str) -> Literals | None:
     """Return fixed texts such that every match of a pattern contains at least one of them.
 
-    Return ``None`` if these texts would be too short, too common, or too many.
+    Return ``None`` if these texts are too short or too common, or if there are too many of them.
     """
     try:
         with warnings.catch_warnings():
@@ -232,7 +232,7 @@ class LiteralIndex:
     ) -> None:
         """Index additional texts (`words`) and all patterns except those whose indexes are in `without`.
 
-        A hit of an additional text has a number after the last index of ``owners``.
+        A hit of an additional text has a number greater than the last index of ``owners``.
         """
         table = disk_cache.load_or_make(
             store.folder,
@@ -274,7 +274,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together. Return True without hyperscan."""
+    """Return whether hyperscan can compile these patterns together. If hyperscan is missing, return True."""
     if hyperscan is None or not patterns:
         return True
     try:

@@ -59,7 +59,7 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
 
 
 def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
-    """Return a function that finds candidates line by line, for use without hyperscan.
+    """Return a function that finds candidates line by line, for use if hyperscan is not installed.
 
     The function processes about 200 MB/s.
     """
@@ -94,7 +94,7 @@ Hit = tuple[int, str, dict[str, str]]  #: line index, rule ID, captures
 class Scan(NamedTuple):
     """The rules that match in one portion of lines, and the lines that match the ``requires`` of rules."""
 
-    #: Hits sorted by line, then by position in the catalogue, with at most one hit per line and rule.
+    #: Hits sorted by line, then by position in the catalogue, with at most one hit for each line and rule.
     matches: list[Hit]
     contexts: list[tuple[int, str]]  #: line index, and ID of a rule whose ``requires`` matches the line
 
@@ -104,7 +104,7 @@ class Matcher:
 
     ``match`` applies ``unless`` and ``when``, which refer only to the line itself. It does not apply the
     patterns of ``requires``, because these can match any line of the same source and rank, including later
-    lines. A caller that reads a run in portions calls ``scan``, and stores ``(line.source, line.rank, rule)``
+    lines. A caller that reads a run in portions calls ``scan`` and stores ``(line.source, line.rank, rule)``
     for each entry of ``Scan.contexts``. At the end, the caller counts a match of a rule in ``conditional``
     only if the triple for the match is stored. If all lines are available, ``match_stream`` does all of this.
     """
@@ -113,7 +113,7 @@ class Matcher:
         self.catalogue = catalogue
         self._wanted = os.environ.get(ENGINE_VARIABLE, "")
         self._pages = scanned_rules(catalogue.pages.values())
-        #: IDs of the rules with ``requires``.
+        #: IDs of the rules that have ``requires``.
         self.conditional = frozenset(page.id for page in self._pages if page.requires)
 
     @property
@@ -152,7 +152,7 @@ class Matcher:
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the rules that match lines. Only the patterns with these indexes are used."""
+        """Return the rules that match lines. `numbers` contains the indexes of the patterns to use."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 

@@ -1,4 +1,4 @@
-"""Load all rule pages from the package and from the user's folders, and validate them together.
+"""Load all rule pages from the package and from the user's folders and validate them together.
 
 Parsing hundreds of Markdown files takes a second. Therefore, the pages are cached. A cache entry is valid
 only if none of its files has changed. A catalogue with problems is not cached.
@@ -87,7 +87,7 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the first rule with this tag, or an empty string. Packaged rules come first."""
+        """Return the first rule with this tag, or "" if there is none. Packaged rules come first."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
@@ -204,7 +204,7 @@ def _read(content: bytes, path: str) -> RulePage | Extension:
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
     """Compile all patterns of the matcher together.
 
-    If the compilation fails, remove the pages with invalid patterns, and yield their problems. The check
+    If the compilation fails, remove the pages with invalid patterns and yield their problems. The check
     starts with the last pages, which are the user's pages. It stops as soon as the remaining patterns can be
     compiled, because a check of all packaged pages takes seconds.
     """
@@ -219,7 +219,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
 
 
 def _problems_of(path: str) -> Iterator[PageError]:
-    """Parse a page again with all checks, and yield the problems in it."""
+    """Reparse a page with all checks and yield its problems."""
     try:
         parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
     except PageError as error:

@@ -47,7 +47,7 @@ _CONDITION = lazy(r"\{(?P<condition>(?:[^{}]|\{[\d,]+\})*)\}\s*(?P<text>.*)", re
 class Evidence(msgspec.Struct, frozen=True):
     """Facts about a run that determine which fixes of a page are shown."""
 
-    #: ID of a framework in ``failures/frameworks.json``; empty if no framework was recognized.
+    #: ID of a framework in ``failures/frameworks.json``, or an empty string if no framework was recognized.
     framework: str = ""
     captures: Mapping[str, str] = {}
     finished: bool = False
@@ -100,7 +100,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """A fix, and the conditions under which it helps."""
+    """A fix and the conditions under which it helps."""
 
     text: str
     conditions: tuple[Condition, ...] = ()
@@ -161,7 +161,7 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
 
     Placeholders and fixes with a condition that fails are omitted. If a condition cannot be evaluated, for
     example because the log does not contain the version, the condition is added to the text of the fix.
-    Without `evidence`, fixes with conditions on the run come last.
+    If `evidence` is ``None``, fixes with conditions on the run come last.
     """
     fixes: list[Text] = []
     last: list[Text] = []
@@ -238,12 +238,12 @@ TO_BE_WRITTEN = "To be written"
 
 
 def without_placeholder(text: str) -> str:
-    """Return the text, or an empty string if it is a placeholder."""
+    """Return the text, or an empty string if the text is a placeholder."""
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
 def why_of(page: RulePage) -> Text:
-    """Return the page's text about the cause, or an empty text if it is still a placeholder."""
+    """Return the page's text about the cause, or an empty text if the page has only a placeholder."""
     why = without_placeholder(page.sections.why)
     return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 

@@ -55,7 +55,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> FrontMatter:
-    """Split a page at its ``---`` lines, and parse the YAML between them. Raise `PageError` for errors."""
+    """Split a page at its ``---`` lines and parse the YAML between them. Raise `PageError` for errors."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
@@ -98,7 +98,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: FrontMatter, kind: type[T], path: str) -> T:
-    """Convert the values to a record of this type. Raise a `PageError` that lists one problem per key."""
+    """Convert the values to a record of this type. Raise a `PageError` with one problem for each key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"

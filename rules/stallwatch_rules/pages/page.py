@@ -44,7 +44,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The software that prints the line, and the setting that shows the line if it is hidden by default."""
 
     package: str
-    versions: str = ""  #: a version range such as ">=0.15.4"; empty if all versions print the line
+    versions: str = ""  #: a version range such as ">=0.15.4" (empty if all versions print the line)
     module: str = ""  #: file or logger that prints the line
     level: str = ""  #: level of the line: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: ranks that print the line: "all", "0", "one per node", …
@@ -54,8 +54,8 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Code of a library whose exceptions belong to the page (see ``failures.raised``)."""
 
-    file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
-    functions: list[str] = []  #: functions in the file; empty for any function
+    file: str = ""  #: path in its package of a file or of a folder (with a final slash), or "" for any file
+    functions: list[str] = []  #: functions in the file (empty for any function)
     #: Class names of exceptions, optionally with their modules. An empty list means any class.
     exceptions: list[str] = []
     message: str = ""  #: regular expression that must match part of the exception's message
@@ -111,7 +111,8 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     tags: list[Tag] = []
     when: list[str] = []  #: comparisons of captures; a match counts only if none of them fails
     requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
-    #: Patterns of lines that contain the reason, which a report shows together with the rule's lines.
+    #: Patterns of the lines that a report shows together with the rule's lines, because they contain the
+    #: reason.
     quotes: list[str] = []
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text

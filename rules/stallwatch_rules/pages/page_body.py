@@ -128,7 +128,7 @@ def read_body(
 
 
 def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, _Section]:
-    """Assign the lines to sections, and extract the blocks with samples."""
+    """Assign the lines to sections and extract the blocks with samples."""
     sections: dict[str, _Section] = {}
     current = _Section(first_line)
     inside_zh = False
@@ -159,7 +159,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: the words after the opening fence, the inner lines, and all lines, fences included."""
+    """A fenced block: the words after the opening fence, the inner lines, and all lines (with the fences)."""
 
     line: int
     ticks: str
@@ -211,7 +211,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section, and report any other content as a problem."""
+    """Return the numbered items of a Fix section and report any other content as a problem."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:

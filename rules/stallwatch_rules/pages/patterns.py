@@ -22,7 +22,7 @@ from stallwatch_rules.text.lazy import lazy
 
 try:
     import hyperscan as hyperscan  # other modules import hyperscan from this module
-except ImportError:  # without a wheel for this platform, google-re2 does all searches
+except ImportError:  # if no wheel exists for this platform, google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 
 _LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
@@ -54,7 +54,7 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Return the reason why a pattern cannot be used, or ``None`` if it can be used.
+    """Return the reason why a pattern cannot be used, or ``None`` if the pattern can be used.
 
     If `quick` is True, the check with hyperscan, which takes 2 ms per pattern, is skipped.
     """
@@ -123,8 +123,8 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
 def hyperscan_flags() -> int:
     """Return the flags with which hyperscan compiles patterns.
 
-    With MULTILINE, ``^`` and ``$`` match at the start and the end of each line. Without UTF8, a dot would
-    match only one byte.
+    With MULTILINE, ``^`` and ``$`` match at the start and the end of each line. Without UTF8, a dot matches
+    only one byte.
     """
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
@@ -180,7 +180,7 @@ class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FragmentError(ValueError):
-    """A pattern contains an unknown fragment, or a fragment contains itself."""
+    """An error about a pattern with an unknown fragment, or about a fragment that contains itself."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)

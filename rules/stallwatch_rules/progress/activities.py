@@ -22,7 +22,7 @@ from stallwatch_rules.text.numbers import duration
 
 MAX_TEXT = 400  #: maximum number of characters at the start of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
-#: Lines that are details of an activity: lines that are indented (also after the prefix of a logger), and
+#: Lines that are details of an activity: lines that are indented (even after the prefix of a logger), and
 #: lines that ``cpp_extension.py`` in torch prints.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
@@ -44,7 +44,7 @@ class Activity(msgspec.Struct):
     """The latest activity of one rank in the lines of one source."""
 
     kind: str  #: part of the key of the activity's message: ``activity.<kind>``
-    what: str  #: the data split that the line names; empty if the line names no split
+    what: str  #: the data split that the line names, or an empty string if the line names none
     first: Line
     last: Line
     after: Line | None = None  #: the first later line that is not a detail of the activity

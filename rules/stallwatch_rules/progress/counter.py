@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: maximum number of durations kept per phase; older durations do not reflect the current speed
+KEPT = 4096  #: maximum number of durations in each phase; older durations do not reflect the current speed
 
 # A drop by more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
@@ -20,11 +20,11 @@ _LOW_STEPS = 3  # number of consecutive lower steps that show a restart; a slow 
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    The value of a counter decreases when a new epoch begins or when the run starts again. When a new epoch
+    The value of a counter decreases when a new epoch begins or when the run restarts. When a new epoch
     begins, the counter adds up the steps of all epochs.
     """
 
-    #: True if the counter counts steps; False if an increase shows only that the run is alive.
+    #: True if the counter counts steps, or False if an increase shows only that the run is alive.
     counts_steps: bool
     attempt: int = 1
     #: True if the counter counts epochs, episodes, or games (used as steps if the log shows no finer unit).
@@ -39,7 +39,7 @@ class Counter:
     waited: float = 0.0  #: seconds spent at the last step, according to the clock in the trainer's bar
     rises: int = 0
     stride: int = 1  #: number of steps by which the counter last rose in this attempt
-    again: bool = False  #: True if the counter started again after it had reached its total
+    again: bool = False  #: True if the counter restarted after it had reached its total
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
 
     #: phase → seconds between consecutive rises of the counter
@@ -50,7 +50,7 @@ class Counter:
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
-    _runs_on: bool = False  # True if the counter did not start again with a new epoch
+    _runs_on: bool = False  # True if the counter did not restart with a new epoch
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
@@ -74,7 +74,7 @@ class Counter:
     def endless(self) -> bool:
         """True if the counter counts epochs, or steps in an epoch, and the number of epochs is unknown.
 
-        A counter that started again after it had reached its total counts the steps of a part of the run.
+        A counter that restarted after it had reached its total counts the steps of a part of the run.
         """
         unknown = (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
         return unknown or self.again
@@ -154,7 +154,7 @@ class Counter:
         return sample.step < self.last - self._offset
 
     def resume(self, gaps: int) -> None:
-        """Discard the start time of the current step if lines were skipped since the last sample."""
+        """If lines have been skipped since the last sample, discard the start time of the current step."""
         if gaps != self.gaps:
             self.gaps, self._since = gaps, None
 
@@ -224,9 +224,9 @@ def _seconds(
 ) -> float | None:
     """Return the seconds between two rises of the counter, from line times or the trainer's clock.
 
-    Line times are more precise than the trainer's clock, which shows whole seconds. If only few lines have
-    times, however, a line can have the time of an earlier line. In this case, the difference between the line
-    times exceeds the difference on the trainer's clock, and the trainer's clock is used.
+    Line times are more precise than the trainer's clock, which shows whole seconds. However, if only a few
+    lines have times, a line can have the time of an earlier line. In this case, the difference between the
+    line times exceeds the difference on the trainer's clock, and the trainer's clock is used.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

@@ -1,4 +1,4 @@
-"""Store the losses, gradient norms, and other metrics of each stream, and derive the data series of charts.
+"""Store the losses, gradient norms, and other metrics of each stream, and derive the data series for charts.
 
 Memory use is bounded. All of the latest points are kept, but only some of the older points. These older
 points are evenly spaced, so a curve keeps its shape in a long run.
@@ -102,15 +102,15 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if the log shows all digits of numbers. Text lines can show rounded numbers (0 for 1e-5)."""
+        """True if the log shows numbers at full precision. Text lines might round values (0 for 1e-5)."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
         """Add the values of a sample as a point, unless the sample repeats the step of the last point.
 
-        If the epochs start again and the loss jumps up, the lines are from a different training run (a
+        If the epoch numbers restart and the loss jumps up, the lines are from a different training run (a
         fold, a round, or a second start in the same file). In this case, the earlier points are deleted. If
-        the epochs start again without such a jump, the training continues with the same weights.
+        the epoch numbers restart without such a jump, the training continues with the same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")
@@ -160,7 +160,7 @@ class Track:
     def see(self, sample: Sample, value: float, mark: int) -> None:
         """Add a value, unless the sample has the same step as the last value.
 
-        If the steps start again, the older values are deleted.
+        If the step numbers restart, the older values are deleted.
         """
         if sample.series != self._series:
             return
@@ -208,7 +208,7 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points, and the index of its stream.
+    """Return two values: the curve with the most points, and the index of its stream.
 
     If several curves have the same number of points, the curve of the lowest rank is returned.
     """
@@ -246,7 +246,7 @@ _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 def series_of(
     streams: Mapping[tuple[str, int | None], StreamReading], blamed: Collection[int] = ()
 ) -> list[Series]:
-    """Return the metrics of the stream with the most points, and the step times of at most 16 ranks.
+    """Return the metrics of the stream with the most points and the step times of at most 16 ranks.
 
     The step times of the `blamed` ranks, and of the slowest and the fastest rank, are always included. The
     result does not depend on the order of the streams.

@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 #: "finished": the training reports its end. "ended": the line resembles lines that programs print at their
 #: end. Such a line is used as evidence only if steps were completed before, but not after, the line.
 #: "left": a process exited successfully, as all processes do at the end of a run. "restarted": the launcher
-#: starts the workers again.
+#: restarts the workers.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: text in all lines that announce an evaluation
 

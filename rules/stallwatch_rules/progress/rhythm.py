@@ -1,4 +1,4 @@
-"""Measure the time since the last step of a run, and determine whether the run is stalled."""
+"""Measure the time since the last step of a run and determine whether the run is stalled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunClock(msgspec.Struct, frozen=True):
     silent: bool
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, according to the log's clock
-    ended: bool = False  #: True if the run stalled, and something outside the run then ended it
+    ended: bool = False  #: True if the run stalled and something outside the run then ended it
 
 
 def read_clock(
@@ -124,7 +124,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
     """Return whether the log has a gap longer than the threshold before the run was ended from outside.
 
-    A process that was ended can still print lines before the log reports its end.
+    A process that has been ended can still print lines before the log reports its end.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
@@ -145,7 +145,7 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return the time span of a log minus the durations of its steps, if the steps have no times.
+    """If the steps of a log have no times, return the time span of the log minus the durations of the steps.
 
     Return ``None`` unless the log begins in the middle of a run and ends with an evaluation. Otherwise, the
     work before the first step of the run, which can take hours, would be included.
@@ -167,7 +167,7 @@ def _last_sign(stream: StreamReading) -> float | None:
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the first lines of the log occurs again after a long gap in the log.
+    """Return whether one of the first lines of the log recurs after a long gap in the log.
 
     Such a line shows that the program was restarted. A stalled program does not restart by itself, so the gap
     was not a stall.
@@ -188,8 +188,8 @@ def _falls_silent(
 ) -> bool:
     """Return whether the log has a gap longer than the threshold, with only a few lines after it.
 
-    Many lines follow an evaluation without output or a slow save. Only a few lines follow a hang, unless a
-    user ended the run.
+    Many lines follow an evaluation that prints nothing or a slow save. Only a few lines follow a hang, unless
+    a user ended the run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

@@ -3,7 +3,7 @@
 A wait is the time between two signs of life. Live watching and the diagnosis of a complete log both use
 `StallThresholds`, which derives a threshold in seconds from the waits. If all steps take about the same time,
 the threshold is three times the 99th percentile of the waits. If the durations vary (because of sequence
-lengths, samples, or shared storage), a longer wait eventually occurs in a healthy run. Therefore, the tail of
+lengths, samples, or shared storage), a longer wait can also occur in a healthy run. Therefore, the tail of
 the observed waits is extrapolated to one step in ten million. While few steps are known, an upper confidence
 limit of the percentile is used instead. Decisions 14 and 19 describe the cost of this method, and `make
 bench-stall` measures it.
@@ -25,7 +25,7 @@ _LEAST = 5  # minimum length of a round in steps; in shorter rounds, most steps 
 
 
 class TrainingRounds:
-    """Counts the signs of training progress between pauses, and predicts when the next pause begins.
+    """A counter of the signs of training progress between pauses. It predicts when the next pause begins.
 
     If the last two pauses (such as evaluations) each followed about the same number of signs of progress, the
     next pause is expected after the same number. Otherwise, nothing is predicted. The duration of a pause is
@@ -234,7 +234,7 @@ class StallThresholds:
         after_evaluation: bool = False,
         learn: bool = True,
     ) -> None:
-        """Record that the run waited in `phase` for `waited` seconds, and is now in the phase `following`.
+        """Record that the run waited in `phase` for `waited` seconds and then was in the phase `following`.
 
         If `after_evaluation` is true, the run computed the metrics of an evaluation during the wait. `learn`
         is false if the wait is not typical of the phase.
@@ -294,7 +294,7 @@ class StallThresholds:
 
     @property
     def steps_known(self) -> bool:
-        """True if enough steps were observed to estimate the duration of a step."""
+        """True if enough steps have been observed to estimate the duration of a step."""
         return len(self.of("train").within) >= ENOUGH
 
     @property
@@ -304,7 +304,7 @@ class StallThresholds:
         return self._known
 
     def at_end(self, phase: Phase) -> float:
-        """Return the threshold of a log that ended in this phase.
+        """Return the threshold for a log that ended in this phase.
 
         While few waits are known, live watching waits longer, because more lines can follow. No lines follow
         the end of a complete log, so its threshold can be lower.
@@ -375,7 +375,7 @@ class StallThresholds:
             # The first evaluation can show no sign of life, and the frequency and duration of evaluations are
             # unknown.
             floor *= _BRIEF
-        # A log rarely shows the end of an evaluation, so the run can already be in training again.
+        # A log rarely shows the end of an evaluation, so training might already have resumed.
         steps = 0.0
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
@@ -408,7 +408,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
     """Return the threshold that follows from these waits. An estimate from their spread is at most `cap`.
 
     If few waits are known, the estimate is twice the usual multiple of an upper limit of the 99th percentile.
-    With a larger estimate, a hang could remain unnoticed for half an hour.
+    A larger estimate might leave a hang unnoticed for half an hour.
     """
     if not waits:
         return 0.0

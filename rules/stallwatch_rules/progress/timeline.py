@@ -56,7 +56,7 @@ class Interval(msgspec.Struct):
     span: int  #: number of steps that were completed in the interval
     step: int | None  #: the last step in the interval
     time: float | None  #: time at which the last step was completed
-    seconds: float | None  #: duration of the interval; ``None`` if the log does not show it
+    seconds: float | None  #: duration of the interval, or ``None`` if the log does not show it
     hits: dict[str, int] = {}  #: rule → number of matches in the interval
     number: int = 0  #: line number of the last step in its source
     rate: float | None = None  #: tokens per second in the last step, if known
@@ -151,7 +151,7 @@ class Timeline:
     def since(self, advances: int, step: int | None) -> int:
         """Return the number of steps since the counter had completed `advances` steps.
 
-        If the counter has reached `step`, only steps after it count.
+        If the counter has reached `step`, only steps after `step` count.
         """
         steps = self.advances - advances
         if step is None or self.last_step is None or self.last_step < step:
@@ -207,7 +207,7 @@ def _spread(
 class StreamTimelines:
     """The timelines of one rank in one source.
 
-    There is one timeline per counter, because a log can have several step counters.
+    There is one timeline for each counter, because a log can have several step counters.
     """
 
     def __init__(self) -> None:
@@ -302,7 +302,7 @@ def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) 
 
 
 class StepClock:
-    """Finds the steps that were completed before or after a time or a line."""
+    """A clock that finds the steps that were completed before or after a time or a line."""
 
     def __init__(self, timeline: Timeline | None, restarts: Iterable[Restart] = ()) -> None:
         self._restarts = Restarts(restarts)
@@ -328,11 +328,11 @@ class StepClock:
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its source, if the line and the steps use two clocks.
+        """If a line and the steps use different clocks, return how many steps follow the line in its source.
 
-        The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
-        the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,
-        because ranks write to a file in any order.
+        The clocks differ if the last step that precedes the line has a later time than the line. Return
+        ``None`` if the clocks do not differ. Also return ``None`` if the line and the steps are from
+        different ranks, because ranks write to a file in any order.
         """
         if not self._source or line.source != self._source:
             return None
@@ -344,7 +344,7 @@ class StepClock:
         return sum(interval.span for interval in self._intervals if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
-        """Return the number of steps below a line without a rank, if no step is above the line in its file.
+        """If no step precedes a line without a rank in its file, return the number of steps after the line.
 
         Such a line is from a launcher, or from a command that ran before the training, so it does not show
         why the steps ended. Return 0 if the last step is near the line, because the launcher might have
@@ -368,7 +368,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def had_begun(self, line: Line) -> bool:
-        """Return whether a step was completed before a line, according to the source's order or to times.
+        """Return whether a step was completed before a line, according to their order or to times.
 
         A line without a time of its own has the time of an earlier line, so it is later than this time.
         """

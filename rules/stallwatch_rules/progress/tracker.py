@@ -70,7 +70,7 @@ class _Stream:
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Return the number of the latest attempt, and the highest step in that attempt.
+        """Return two values: the number of the latest attempt, and the highest step in that attempt.
 
         If `rounds` is true, the second value is the highest round (such as an epoch) instead of the highest
         step.
@@ -94,7 +94,7 @@ class _Stream:
         """Record a message that reports the end of the training.
 
         If training continued after an earlier message of this kind, the message is about a part of the
-        training, and only resembles a final message.
+        training and only resembles a final message.
         """
         key = skeleton(line.text)
         self._remember(key)
@@ -130,7 +130,7 @@ class _Stream:
             if self.awaited:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
-                counter.evaluates = False  # the bar starts again without an announced evaluation
+                counter.evaluates = False  # the bar restarts without an announced evaluation
 
             # The training's bar is drawn first. A bar inside this bar, or a shorter bar after it, belongs to
             # an evaluation. Lightning 1 draws an additional first bar, "Training: 0it", which never advances.
@@ -167,7 +167,7 @@ class ProgressTracker:
     def add(self, sample: Sample | None, line: Line) -> bool:
         """Process a line and its sample, if there is a sample. Return whether the line showed progress.
 
-        A line without a sample can show the phase of the run if it contains one of ``phases.SIGN_WORDS``.
+        A line that has no sample can show the phase of the run if it contains one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
             sign = phase_sign(line.text)
@@ -205,7 +205,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is below every rank's last step, or ``None`` if no last step is known."""
+        """Return whether the step is lower than each rank's last step, or ``None`` if none is known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -316,7 +316,7 @@ class ProgressTracker:
 
     @property
     def attempt(self) -> int:
-        """The number of the current attempt, which is 1 plus the number of times that steps started again."""
+        """The number of the current attempt: 1 plus the number of times that the step numbers restarted."""
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -381,7 +381,7 @@ class ProgressTracker:
     def waited(self) -> float:
         """The number of seconds for which a progress bar stayed at its last step.
 
-        If a bar is drawn again when its process exits, the clock in the bar shows this time.
+        If a bar is redrawn when its process exits, the clock in the bar shows this time.
         """
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
@@ -432,7 +432,7 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # without steps or times, the last phase of the stream is used
+                return stream.phase  # if there are no steps or times, the last phase of the stream is used
         return "train"
 
     @property
@@ -456,12 +456,12 @@ class ProgressTracker:
                 yield Finish("left", stream.source)
 
     def states_end_after(self, line: Line) -> bool:
-        """Return whether the source of a line reports the end of the training below the line."""
+        """Return whether the source of a line reports the end of the training after the line."""
         ends = (stream.end for stream in self._streams.values() if stream.source == line.source)
         return any(end is not None and end.number > line.number for end in ends)
 
     def states_end_before(self, line: Line) -> bool:
-        """Return whether the source of a line reports the end of the training above the line."""
+        """Return whether the source of a line reports the end of the training before the line."""
         return any(
             end.source == line.source and 0 < end.number < line.number
             for end in self._ends()
@@ -481,7 +481,7 @@ class ProgressTracker:
         )
 
     def _reached(self, stream: _Stream, unreached: Mapping[str, int]) -> bool:
-        """Return whether a counter of the stream reached its total, and no rank counts to a larger total.
+        """Return whether a counter of the stream reached its total and no rank counts to a larger total.
 
         If the ranks have different numbers of batches, the run is not complete when the first rank has read
         its last batch.
@@ -515,14 +515,14 @@ class ProgressTracker:
 
         A line that only resembles a final message is not sufficient.
 
-        A counter that reached its total is not sufficient either if the counter can start again in another
+        A counter that reached its total is not sufficient either if the counter can restart in another
         epoch, or if the log shows no loss. Without a loss, the counter might not belong to a training run.
         """
         return bool(self._sure_evidence())
 
     @property
     def only_reached_total(self) -> bool:
-        """True if the training is complete, and only a counter that reached its total shows this.
+        """True if the training is complete and only a counter that reached its total shows this.
 
         Such a counter might count the steps of a part of the run, such as its first epoch.
         """

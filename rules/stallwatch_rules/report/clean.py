@@ -39,7 +39,7 @@ def job_paths(job: JobSummary) -> dict[str, Any]:
 
 
 def clean_path(path: str) -> str:
-    """Return a path without secrets. The user's name is kept, so that the reader recognizes the path."""
+    """Return a path with its secrets masked. The user's name remains, so readers recognize the path."""
     return without_controls(redact(path, homes=False))
 
 

@@ -55,7 +55,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 def is_cause_uncertain(diagnosis: Diagnosis) -> bool:
     """Return whether a failed run has only a likely cause, which is not confirmed.
 
-    Examples are an exception that no rule explains, and a rule whose confidence is low.
+    Examples are an exception that no rule explains and a rule whose confidence is low.
     """
     if diagnosis.primary is not None:
         return diagnosis.primary.confidence < DOUBTFUL and diagnosis.verdict in ("failed", "unknown-failure")
@@ -149,7 +149,7 @@ def _ranks_of_primary(primary: Primary, diagnosis: Diagnosis, language: str) -> 
 
 
 def clock(time: str) -> str:
-    """Format an ISO time as ``2026-11-20 23:56:32 UTC``, without ``UTC`` if the time zone is unknown."""
+    """Format an ISO time as ``2026-11-20 23:56:32 UTC``. If the time zone is unknown, omit ``UTC``."""
     shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
     return f"{shown} UTC" if time.endswith("Z") else shown
 
@@ -168,7 +168,7 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
 
 
 def counted_times(finding: Finding) -> str:
-    """Return the number of matches. ``≥ 1024`` means that unread files contain matches, too."""
+    """Return the number of matches. ``≥ 1024`` means that unread files also contain matches."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
@@ -224,7 +224,7 @@ def marked_frames(frames: Sequence[str]) -> list[str]:
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """Return the ranks that raised an exception, and the location of its first occurrence."""
+    """Return text that names the ranks that raised an exception and the location of its first occurrence."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -272,7 +272,7 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def steps_of(run: Progress | JobSummary | Start, language: str) -> str:
-    """Return the last step as ``100 of 900``, or ``100`` without a total, or "" if the step is unknown."""
+    """Return the last step as ``100 of 900`` (``100`` if the total is unknown), or "" if no step is known."""
     if run.last_step is None:
         return ""
     return str(run.last_step) + (f" {word('of', language)} {run.total_steps}" if run.total_steps else "")
@@ -312,7 +312,7 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """Return the evidence for the harm of the primary cause, if an assessor assessed the harm."""
+    """If an assessor assessed the harm of the primary cause, return the evidence for the harm."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")

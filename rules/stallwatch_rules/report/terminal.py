@@ -1,4 +1,4 @@
-"""Write the report for a terminal: it starts with the verdict, and is readable at 80 columns without color.
+"""Write the report for a terminal: it starts with the verdict and is readable at 80 columns without color.
 
 Log text is shown as literal text, never interpreted as rich markup.
 """

@@ -1,4 +1,4 @@
-"""Read the numbers that trainers print. The numbers in one line form at most one sample.
+"""Read the metrics that trainers print. The metrics in one line form at most one sample.
 
 Only metrics lines are read. Each format must match at the start of the message. Therefore, source code,
 configuration dumps, and prose that mention a loss or a step are ignored. Each module reads one kind of

@@ -67,7 +67,7 @@ class Bar:
 
     @property
     def epoch(self) -> float | None:
-        """The epoch in the label of the bar, or ``None``.
+        """The epoch in the label of the bar, or ``None`` if there is none.
 
         A label contains an epoch if each epoch has its own bar.
         """
@@ -81,7 +81,7 @@ def read_bar(text: str) -> Bar | None:
     return Bar(found) if found else None
 
 
-# Messages of datasets 1.0 to 2.14 (``builder.py``). Below such a message, datasets draws a bar without a
+# Messages of datasets 1.0 to 2.14 (``builder.py``). After such a message, datasets draws a bar without a
 # label. The bar counts the splits of the dataset, such as "train" and "test", while datasets loads them.
 _LOADS_DATASET = lazy(
     r"(?:^|[\s>:-])(?:Found cached|Reusing) dataset \S+ \(|^Dataset \S+ downloaded and prepared to "
@@ -100,7 +100,7 @@ class DatasetBars:
         self._at = -_NEAR - 1  # number of the last line with such a message or such a bar
 
     def include(self, line: Line, sample: Sample | None) -> bool:
-        """Read the next line, and return whether its sample counts the splits of a dataset."""
+        """Read the next line and return whether its sample counts the splits of a dataset."""
         if sample is None:
             if "dataset" in line.text and _LOADS_DATASET.search(line.text):
                 self._at = line.number
@@ -123,9 +123,9 @@ _RICH = lazy(
 )
 # torchtune prints the loss before its bar: "1|25|Loss: 0.85" (epoch and step of the run).
 _TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
-# Keras draws one bar per epoch, and other programs draw similar bars. Keras 2: "20/60 [====>....] - ETA: 3s -
-# loss: 0.51". Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". If the length of the epoch is unknown,
-# Keras draws no bar.
+# Keras draws one bar for each epoch, and other programs draw similar bars. Keras 2: "20/60 [====>....] - ETA:
+# 3s - loss: 0.51". Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". If the length of the epoch is
+# unknown, Keras draws no bar.
 _COUNTED = lazy(
     r"(?:\[?[Tt]rain(?:ing)?\]?:? )? *(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
     r"(?P<bar> +(?:\[[=>.#\- ]*\]|[━─╸╺]+|[=#\-]*>[ .]*))?(?: (?:- )?(?P<rest>.*))?$"
@@ -138,7 +138,7 @@ _WRITTEN = lazy(
 
 
 def from_bar(text: str) -> Found | None:
-    """Return the numbers in one state of a tqdm bar, or ``None`` if the text is not a tqdm bar."""
+    """Return the values in one state of a tqdm bar, or ``None`` if the text is not a tqdm bar."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     bar = read_bar(text)
@@ -164,7 +164,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Return the loss of a bar whose label does not mention training, if the label mentions an evaluation."""
+    """If a bar's label mentions an evaluation but not training, return the loss of the bar."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
@@ -189,7 +189,7 @@ def may_be_counted(text: str) -> bool:
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Return the numbers in a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
+    """Return the values in a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
 
     Bars without a training loss are ignored, because downloads, evaluations, and predictions have similar
     bars.
@@ -211,7 +211,7 @@ def from_counted_bar(text: str) -> Found | None:
 
 
 def from_written_bar(text: str) -> Found | None:
-    """Return the numbers in a bar that the Levanter logger wrote, or ``None`` for other text."""
+    """Return the values in a bar that the Levanter logger wrote, or ``None`` for other text."""
     found = _WRITTEN.search(text)
     if found is None or (found.start() and text[found.start() - 1] not in " :"):
         return None
@@ -226,7 +226,7 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Return the numbers in one state of a Lightning RichProgressBar, or ``None`` for any other text.
+    """Return the values in one state of a Lightning RichProgressBar, or ``None`` for any other text.
 
     If the output is a file, Lightning writes only the last state of the bar, 80 columns wide, and the
     remaining time is on the next line. The bar shows the current epoch, counted from 0, and the last epoch

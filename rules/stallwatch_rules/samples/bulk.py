@@ -21,7 +21,7 @@ from stallwatch_rules.samples.table import RowReader
 from stallwatch_rules.samples.templates import DIGITS
 from stallwatch_rules.text.lazy import lazy
 
-# Each line from which `extract` can read numbers contains at least one of these words. For the comparison,
+# Each line from which `extract` can read values contains at least one of these words. For the comparison,
 # the line is in lowercase and has no digits.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
@@ -91,7 +91,7 @@ class BulkReader:
 
     @_uncollected()
     def read(self, data: bytes) -> None:
-        """Read a block of complete lines, and add rows for the samples in these lines to the table."""
+        """Read a block of complete lines and add rows for the samples in these lines to the table."""
         # Null bytes and backspaces are handled in the same way as in ``LineReader``.
         data = data.replace(b"\0", b"").replace(b"\b", b"\r")
         lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")

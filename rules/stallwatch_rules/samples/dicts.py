@@ -60,7 +60,7 @@ _COUNT = lazy(r"\d{1,15}")
 
 
 def from_dict(text: str) -> Found | None:
-    """Return the numbers in a dictionary that a trainer printed, or ``None`` for a configuration."""
+    """Return the values in a dictionary that a trainer printed, or ``None`` for a configuration."""
     start = text.find("{")
     before = text[:start]
     if may_hold(text, _CONFIGURATION) or names_settings(before) or not may_precede(before):

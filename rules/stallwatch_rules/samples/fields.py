@@ -9,12 +9,12 @@ import msgspec
 
 
 class Found(NamedTuple):
-    """The numbers in a line, without the rank and the time."""
+    """The values in a line, without the rank and the time."""
 
     step: int | None
     total: int | None
     values: dict[str, float]
-    series: str  #: name of the counter; empty if the numbers do not show progress
+    series: str  #: name of the counter, or an empty string if the values do not show progress
 
 
 GIB = 1024.0**3
@@ -33,7 +33,7 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Store a trainer's number under the name of the corresponding Stallwatch field, if any.
+    """Store a trainer's value under the name of the corresponding Stallwatch field, if any.
 
     The first value of each field is kept. However, a value whose name is exactly the name of the field
     replaces an earlier value.

@@ -1,4 +1,4 @@
-"""Read complete log lines with templates, and convert them to entries of the table of samples."""
+"""Read complete log lines with templates and convert the lines to entries of the table of samples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LineTemplate:
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
         """Return the entry of each line.
 
-        It is ``None`` for a line that contains a number in a different form.
+        The entry is ``None`` for a line that contains a number in a different form.
         """
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):

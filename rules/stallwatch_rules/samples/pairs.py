@@ -220,7 +220,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Return the allocated and peak device memory, if a line from DeepSpeed shows them."""
+    """If a line from DeepSpeed shows the allocated and peak device memory, return these values."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

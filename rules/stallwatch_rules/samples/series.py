@@ -62,9 +62,9 @@ WEAK = f"{ROWS} alone"
 
 COARSE = (ROUNDS, ROWS)  #: prefixes of the names of series that count steps only if no other series does
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
-_MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
+_MOST_KINDS = 256  # maximum number of templates followed or examined for each source and rank
 _MOST_NONE = 1024  # maximum number of hashes for rejected templates, and for templates that occurred once
-_MOST_BELOW = 64  # maximum number of series below headings
+_MOST_BELOW = 64  # maximum number of series that follow headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
 
 # Required numbers of lines. Fewer lines are required if the words are more conclusive.
@@ -94,7 +94,7 @@ _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # a single word after the cou
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
-# Many activities other than training have scores, too.
+# Many activities other than training also have scores.
 _SCORES = frozenset(("score", "scores", "psnr", "ssim"))
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
 # Words in lines that mention an epoch but do not announce its beginning.
@@ -113,11 +113,11 @@ class _Kind:
     lines: int = 0
     numbers: tuple[Number, ...] = ()
     metric: bool = False  #: True if the lines contain a loss, a score, or a similar metric
-    at: int = -1  #: index of the number that can be a counter; -1 if there is none
+    at: int = -1  #: index of the number that can be a counter, or -1 if there is none
     total: int | None = None  #: index of the number that is the counter's total
     outer: int | None = None  #: index of the epoch counter, if the lines also count steps within each epoch
     outer_total: int | None = None
-    needed: int = 0  #: number of lines required to accept the template as a series; 0 after a rejection
+    needed: int = 0  #: number of lines required to accept the template as a series, or 0 after a rejection
     plain: bool = False  #: True if the lines contain no times and no paths
     alone: bool = False  #: True if the lines contain only the counter, and its total if there is one
     rounds: bool = False  #: True if the counter counts epochs, episodes, or games
@@ -142,7 +142,7 @@ class _Heading(NamedTuple):
 
 @dataclass(slots=True)
 class _Below:
-    """The last count of a series that is printed below lines that announce epochs."""
+    """The last count of a series that is printed after lines that announce epochs."""
 
     heading: int
     last: int
@@ -157,11 +157,11 @@ class _Stream:
     kinds: dict[bytes, _Kind] = field(default_factory=dict)
     #: hash of a rejected template → True if its lines contain a metric
     none: dict[int, bool] = field(default_factory=dict)
-    once: set[int] = field(default_factory=set)  #: hashes of templates that occurred only once so far
+    once: set[int] = field(default_factory=set)  #: hashes of templates that have occurred only once so far
     tried: int = 0  #: number of templates that were examined
     trains: bool = False  #: True if any line mentions training
     heading: _Heading | None = None  #: the last line that announced an epoch
-    #: name of a series below epoch headings → its counts
+    #: name of a series that follows epoch headings → its counts
     below: dict[str, _Below] = field(default_factory=dict)
     head: list[str] | None = None  #: names of columns; the first name is the name of a counter
     head_at: int = 0  #: line number of the column names in ``head``
@@ -185,7 +185,7 @@ class SeriesReader:
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
-        """Return the sample of a line, if any.
+        """Return the sample of a line, or ``None`` if there is none.
 
         The lines of each source and rank must be passed in order.
         """
@@ -252,7 +252,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # without a metric between them, the earlier counts are not training steps
+            kind.rows.clear()  # if no metric is between them, the earlier counts are not training steps
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None
@@ -280,7 +280,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a new template, and return its data. Return ``None`` if there are too many templates.
+    """Examine a new template and return its data. Return ``None`` if there are too many templates.
 
     If many templates have already been examined, a new template is examined only at its second occurrence.
     """
@@ -315,7 +315,7 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 def _end_of_epoch(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
     """Return a sample for the end of the last epoch.
 
-    A line with a metric but without a counter can show this end.
+    A line that has a metric but no counter can show this end.
     """
     stream.metric_at = line.number
     block = stream.block
@@ -335,7 +335,7 @@ def _end_of_epoch(stream: _Stream, key: bytes, line: Line, sample: Sample | None
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """Return a sample with the epoch that the log announced last.
+    """Return a sample with the epoch that the log last announced.
 
     The total of the sample is the number of steps in an epoch, unless the counter continues after the next
     epoch is announced.
@@ -389,7 +389,7 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Return whether the first number counts epochs, and the second number counts steps.
+    """Return whether the first number counts epochs and the second number counts steps.
 
     An example is ``[1, 2000] loss: 2.2``.
     """
@@ -482,7 +482,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """Return the sample with its epoch, and with the number of epochs if this number is known."""
+    """Return the sample with its epoch and, if it is known, with the number of epochs."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -534,7 +534,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [n for n in measured if not n.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
-        return kind  # without a metric, the batches might not belong to training
+        return kind  # if there is no metric, the batches might not belong to training
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
@@ -573,7 +573,7 @@ def _weak(words: Sequence[str], counter: Number) -> bool:
 
 
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
-    """Find the total of the counter, and a second counter within the epoch, as in ``[3/5][0/190]``."""
+    """Find the total of the counter and a second counter within the epoch, as in ``[3/5][0/190]``."""
     at = kind.at
     kind.total = _total_of(kind, text, spans, at)
     last = at if kind.total is None else kind.total

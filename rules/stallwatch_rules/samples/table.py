@@ -1,9 +1,9 @@
 """Convert samples to rows of a table. The rows are in the order of the lines.
 
-A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row. Of
-the states without a loss, only the last state in the line becomes a row. A loss without a step number gets
-the step of the training's progress bar in the same line or at most two lines before it. If the bar is in the
-same line, the loss and the bar become one row.
+A progress bar is redrawn repeatedly in one physical line. Each state of the bar that shows a loss becomes a
+row. Of the states that show no loss, only the last state in the line becomes a row. A loss without a step
+number gets the step of the training's progress bar in the same line or at most two lines before it. If the
+bar is in the same line, the loss and the bar become one row.
 
 transformers' Trainer prints ``{'loss': …}`` without a step number, between the states of a tqdm bar
 (transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows
@@ -50,7 +50,7 @@ class BarSteps:
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> DrawnBar | None:
-        """Return the training bar in this line or at most `NEAR` lines before it, if there is one."""
+        """Return the training bar in this line or up to `NEAR` lines earlier, or ``None`` if none exists."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None
@@ -147,7 +147,7 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """Return the rows that were completed since the last call.
+        """Return the rows that have been completed since the last call.
 
         Rows of the last line are not included, because they can still change.
         """

@@ -3,7 +3,7 @@
 Lines with the same template differ only in their digits.
 
 A template is learned from one line. For this purpose, each number in the line is changed in turn, and the
-changed line is read again. Each value must be a number in the line multiplied by a factor. Otherwise, no
+changed line is reread. Each value must be a number in the line multiplied by a factor. Otherwise, no
 template is learned, and such lines are read one by one.
 """
 
@@ -50,7 +50,7 @@ class Template(NamedTuple):
 class TemplateReader:
     """A wrapper that speeds up a function that reads texts.
 
-    Texts with a known template are read with this template. The function reads all other texts.
+    If the template of a text is known, the template reads the text. The function reads all other texts.
     """
 
     def __init__(self, read: Callable[[str], Found | None]) -> None:
@@ -159,7 +159,7 @@ def _expression(
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line after a change of the last significant digit of one of its numbers."""
+    """Return the line with the last significant digit of one of its numbers changed."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]

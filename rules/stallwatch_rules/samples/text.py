@@ -1,4 +1,4 @@
-"""Read numbers in plain text, such as ``step 3/100 loss 0.63``.
+"""Read values in plain text, such as ``step 3/100 loss 0.63``.
 
 Examples of programs that print such text are DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, and llm.c.
 """
@@ -26,12 +26,12 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Return the numbers in a line that the dynamic loss scalers of DeepSpeed print.
+    """Return the values in a line that the dynamic loss scalers of DeepSpeed print.
 
     Each skipped step is counted once.
 
-    ZeRO prints ``OVERFLOW!``. The optimizers without ZeRO print ``Grad overflow on iteration …`` and another
-    line about the same overflow, which has different words.
+    ZeRO prints ``OVERFLOW!``. Optimizers that do not use ZeRO print ``Grad overflow on iteration …`` and
+    another line about the same overflow, which has different words.
     """
     values: dict[str, float] = {}
     if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
@@ -72,7 +72,7 @@ _ZH_NAMES = {
     "迭代": "iteration",
     "轮次": "epoch",
 }
-# Names of counters and metrics. A name must not be part of a longer word (总步数 is the total), and must be
+# Names of counters and metrics. A name must not be part of a longer word (总步数 is the total) and must be
 # followed by a value.
 _ZH_NAME = lazy(
     r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")(?:" + PAD + "[:=：])?" + PAD
@@ -167,7 +167,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """Return the numbers in a line whose message begins with a step or with a loss."""
+    """Return the values in a line whose message begins with a step or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -215,7 +215,7 @@ def from_text(text: str) -> Found | None:
 
 
 def _as_results(found: Found, before: str) -> Found:
-    """Return the numbers as results of an evaluation if the text before the numbers mentions an evaluation.
+    """If the text before the values mentions an evaluation, return the values as results of an evaluation.
 
     The loss of an evaluation is not a training loss, whatever name the program prints. The batches of an
     evaluation show that the run is alive, but they are not steps of the run.
@@ -230,7 +230,7 @@ def _as_results(found: Found, before: str) -> Found:
 def _metrics_start(lower: str, step: int) -> int:
     """Return the offset of the metrics in a line.
 
-    The metrics begin with the step, or with a loss before it.
+    The metrics begin with the step or with a loss before the step.
     """
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
@@ -253,7 +253,7 @@ def _series(before: str) -> str:
 
 
 def from_short(text: str) -> Found | None:
-    """Return the numbers in a line of an llm.c log file.
+    """Return the values in a line of an llm.c log file.
 
     Losses have names of one or two letters in this file.
     """
@@ -269,7 +269,7 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Return the numbers in a line that counts the batches of an epoch.
+    """Return the values in a line that counts the batches of an epoch.
 
     The steps of previous epochs are added to the count.
     """
@@ -292,7 +292,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the numbers in a line that shows a loss and the progress within an epoch, without a total."""
+    """Return the values in a line that shows a loss and the progress within an epoch, without a total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)

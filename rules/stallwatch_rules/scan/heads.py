@@ -48,14 +48,14 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the logs of different ranks have the same beginning
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return a scanner that finds the texts, or ``None`` if the texts are too few to identify a beginning."""
+    """Return a scanner for the texts, or ``None`` if there are too few texts to identify a beginning."""
     if len(texts) < 2:
         return None
     return BlockScanner(compile_hyperscan((), tuple((text, False) for text in texts)))
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments that contain an identifying text and are soon followed by another such text."""
+    """Return the segments that contain an identifying text and are closely followed by another such text."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

@@ -36,7 +36,8 @@ class Match(NamedTuple):
     """A match of a rule in one line of a log."""
 
     rule: str
-    #: The line. If the line has no time, it gets the time of a line shortly before, or the last known time.
+    #: The line. If the line has no time, it gets the time of a line shortly before it, or the last known
+    #: time.
     line: Line
     captures: dict[str, str]
 
@@ -83,7 +84,7 @@ class _Waiting(NamedTuple):
 
 
 class MatchScan:
-    """Scans one source for matches of rules.
+    """A scan of one source for matches of rules.
 
     `lead` is the prefix of all lines. `rank` is the rank of the lines that do not contain a rank.
     """
@@ -105,10 +106,10 @@ class MatchScan:
         #: data. Therefore, reading the lines one at a time takes four times as long per line.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
-        self.lines = 0  #: number of line ends that were found so far
+        self.lines = 0  #: number of line ends that have been found so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Read more bytes, and yield matches. A later call can yield some of the matches in `data`."""
+        """Read more bytes and yield matches. A later call can yield some of the matches in `data`."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
@@ -162,7 +163,7 @@ class MatchScan:
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """Return the segments in which patterns can match, and the indexes of these patterns."""
+        """Map the segments in which patterns can match to the indexes of these patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]

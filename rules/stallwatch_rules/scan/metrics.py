@@ -23,7 +23,7 @@ _MOST_BETWEEN = 300  # maximum number of metrics to find between the first and t
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
 _NEAREST = 4  # the first search covers the probe size divided by this number
 _FARTHEST = 8  # the last search covers the probe size multiplied by this number
-_INDENTED = 5  # for indented lines, the limit per template is multiplied by this factor
+_INDENTED = 5  # for indented lines, the limit for each template is multiplied by this factor
 
 
 @dataclass
@@ -67,9 +67,10 @@ def kinds_at(
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
-    """Return the last metric of each kind if all kinds in `met` occur near the end of the chunk.
+    """If all kinds in `met` occur near the end of the chunk, return the last metric of each kind.
 
-    Otherwise, return ``None``. `met` contains the kinds of metrics that were found in the section so far.
+    Otherwise, return ``None``. `met` contains the kinds of metrics that have been found in the section so
+    far.
     """
     if len(view) <= 3 * probe:
         return None
@@ -109,7 +110,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Searches around a match for informative lines, and for metrics that show the step of the match."""
+    """A search around a match for informative lines and for metrics that show the step of the match."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -125,7 +126,7 @@ class MatchSurroundings:
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
         """Yield the segments to read around a match.
 
-        In each section, only a few segments per template of lines are yielded. The limit is higher for
+        In each section, only a few segments for each template of lines are yielded. The limit is higher for
         indented lines, because they can continue a message.
         """
         view, start = self._view, self._segments.start(unit)
@@ -155,8 +156,8 @@ class MatchSurroundings:
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
         """Return, for each rank, the first and last segment in which a rule matches, as (segment, rank).
 
-        The rank is read at the start of the line. If the first segment of the rank in this section was
-        returned by an earlier call, only the last segment is returned.
+        The rank is read at the start of the line. If an earlier call returned the first segment of
+        the rank in this section, only the last segment is returned.
         """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]

@@ -1,7 +1,7 @@
 """Compile the patterns for a scan: the rules' patterns in raw form, and the patterns in ``signs.json``.
 
-The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely. More
-patterns would take more time, and fewer patterns would lose information. In ``watches``, ``before`` and
+The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely.
+Additional patterns take more time, and fewer patterns miss information. In ``watches``, ``before`` and
 ``after`` are the numbers of lines around a hit that are also read. ``budget`` is the number of hits that are
 read in a section. Only some of the chunks are searched for ``rare`` watches. If lines contain a ``severe``
 word, one line of each template is read. Many lines in the log of a healthy run contain a ``warning``, so only
@@ -29,7 +29,7 @@ from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
 
-_DENSE = 4  #: the whole chunk is searched if more than one in this many segments contains a literal
+_DENSE = 4  #: if more than one in this many segments contains a literal, the whole chunk is searched
 
 
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,9 +110,9 @@ class Hits(NamedTuple):
 
 
 class PatternScanner:
-    """Searches chunks for patterns.
+    """A scanner that searches chunks for patterns.
 
-    The scanner first searches for literals, and then searches for patterns only in segments with literals.
+    The scanner first searches for literals and then searches for patterns only in segments with literals.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index of literals without the literals of ``rare`` patterns.
+        """The index of literals, excluding the literals of ``rare`` patterns.
 
         The first chunks are searched with the full index.
         """

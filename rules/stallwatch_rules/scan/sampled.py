@@ -72,7 +72,7 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scans the chunks of one source in order. The number of lines that are read per section is limited.
+    """A scan of the chunks of one source, in order. In each section, a limited number of lines is read.
 
     `lead` is the prefix of the source's lines (``lines.line_prefix``). `heads` are texts from the start
     of the source.
@@ -95,7 +95,7 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Search a chunk for patterns, and return the result. Return ``None`` for an empty chunk.
+        """Search a chunk for patterns and return the result. Return ``None`` for an empty chunk.
 
         The search of a chunk displaces the data of Python from the caches of the processor. Therefore, it is
         faster to search several chunks before segments are selected from these chunks.
@@ -135,7 +135,7 @@ class _Selection:
         self._searched = searched
         self._segments = segments = searched.segments
         self._view = segments.view
-        self._mask = bytearray(segments.count)  # one byte per segment; 1 if the segment is read
+        self._mask = bytearray(segments.count)  # one byte for each segment: 1 if the segment is read
 
         # Segments of the tracebacks of which only the identifying lines are read.
         self._named: set[int] = set()
@@ -192,7 +192,7 @@ class _Selection:
             self._mask[unit] = 1
 
     def _is_new(self, unit: int) -> bool:
-        """Return whether a segment is not selected yet and is not part of a repeated traceback."""
+        """Return whether a segment has not been selected yet and is not part of a repeated traceback."""
         return not self._mask[unit] and unit not in self._named
 
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
@@ -352,7 +352,7 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return a pattern for skipped lines with a loss but no step, or ``None`` if it is not needed.
+        """Return a pattern for skipped lines that have a loss but no step, or ``None`` if it is not needed.
 
         Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """
@@ -452,7 +452,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the line that links a traceback to the next traceback, and the head of the next traceback.
+    """Return two values: the line that links two tracebacks, and the head of the second traceback.
 
     Return ``None`` if no traceback follows.
     """

@@ -45,11 +45,11 @@ class SourceOutline(NamedTuple):
     texts: bytes  #: digest of the templates of all lines
     lines: int
     failed: bool  #: True if a sign of a failure was found
-    ended: float  #: time of the last line if the source failed; infinite if the line has no time
+    ended: float  #: time of the last line if the source failed (infinite if the line has no time)
 
 
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
-    """Search small sources together, and return an outline of each source.
+    """Search small sources together and return an outline of each source.
 
     `failures` contains the indexes of the engine's search targets that indicate a failure.
     """

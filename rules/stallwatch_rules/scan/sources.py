@@ -167,7 +167,7 @@ class SourceReading:
         self._whole = False
 
     def _select(self) -> None:
-        """Select parts of the waiting chunks, and read these parts."""
+        """Select parts of the waiting chunks and read these parts."""
         if self._searched and self._scan is not None:
             searched, self._searched = self._searched, []
             self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
@@ -175,7 +175,7 @@ class SourceReading:
     def _read_head(self, chunk: Chunk) -> Chunk | None:
         """Read the part of a chunk that belongs to the head of the source.
 
-        Return the rest of the chunk, if any.
+        Return the rest of the chunk, or ``None`` if nothing is left.
         """
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):

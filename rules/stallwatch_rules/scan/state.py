@@ -98,7 +98,7 @@ class ScanSizes:
 
 @dataclass
 class ScanState:
-    """The numbers of lines and matches in a section that were read or counted so far."""
+    """The numbers of lines and matches in a section that have been read or counted so far."""
 
     fired: dict[int, int] = field(default_factory=dict)  #: target → number of segments with its hits so far
     windows: int = 0

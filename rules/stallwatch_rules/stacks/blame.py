@@ -99,7 +99,7 @@ def _by_condition(run: Run) -> Blame | None:
 def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
     """Blame ranks that took a different path than other ranks. Ranks on unresponsive hosts are ignored.
 
-    An unresponsive host can make ranks wait, but cannot make the responding ranks contradict each other.
+    An unresponsive host can make ranks wait but cannot make the responding ranks contradict each other.
     Ranks that wait for an adjacent pipeline stage are not blamed, because that stage might be on such a host.
     """
     known = run.owner.keys()
@@ -205,8 +205,8 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
 def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    Only ranks that wait in a single process group are compared. With a backend that does not report the
-    operation, a rank can wait in any of several groups, so its group is unknown.
+    Only ranks that wait in a single process group are compared. If the backend does not report
+    the operation, a rank can wait in any of several groups, so the group is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -326,7 +326,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Determine the blame if all ranks wait and no counter shows that one of the ranks is late."""
+    """If all ranks wait and no counter shows that one of the ranks is late, determine the blame."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:

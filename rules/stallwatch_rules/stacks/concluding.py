@@ -31,7 +31,7 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with a sentence about the stacks, and with the odd rank as the rank to inspect.
+    """Return the diagnosis with a sentence about the stacks and with the odd rank as the rank to inspect.
 
     If the run stalls for an unknown reason, the diagnosis gets the odd rank and advice that fits the stacks.
     If a log shows the cause, the rank of the cause remains, because the odd rank might stall as a
@@ -101,7 +101,7 @@ def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis with different advice if the run stalls without a message."""
+    """If the run stalls without a message, return the diagnosis with different advice."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -109,7 +109,7 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _with_advice(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice. A message about the stacks comes first, if there is one."""
+    """Return the primary cause with this advice. If there is a message about the stacks, it comes first."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
@@ -128,7 +128,7 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks for which other ranks wait, if all these ranks are certainly outside collectives."""
+    """If all ranks for which other ranks wait are certainly outside collectives, return these ranks."""
     odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []

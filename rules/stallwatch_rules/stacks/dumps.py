@@ -1,11 +1,11 @@
 """Read a dump of the torch flight recorder.
 
-A dump shows the position of a rank in its process groups, and the pending collective.
+A dump shows the position of a rank in its process groups and the pending collective.
 
 torch writes a dump file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
-``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). The file is a pickle, or JSON without
-frames. A rank that stalls in its own code also has a dump. This dump shows the last collective that the rank
-joined, but not the code in which the rank stalls.
+``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). The file is either a pickle or JSON
+without frames. A rank that stalls in its own code also has a dump. This dump shows the last collective that
+the rank joined, but not the code in which the rank stalls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Dumped(NamedTuple):
 
     answer: RankAnswer
     doing: RankActivity
-    time: float  #: Unix time of the newest entry, in seconds; 0 if there are no entries
+    time: float  #: Unix time of the newest entry, in seconds, or 0 if there are no entries
 
 
 def is_dump(value: Any) -> bool:

@@ -79,7 +79,7 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    recorded: int | None = None  # number of the group in the recorder; ``None`` if this number is uncertain
+    recorded: int | None = None  # number of the group in the recorder (``None`` if this number is uncertain)
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:
@@ -142,7 +142,7 @@ def _name(entry: dict[str, Any], number: int) -> str:
 def _whole(value: Any, least: int = 0) -> int | None:
     """Convert a number or its digits to an integer.
 
-    Return ``None`` for other values, and for numbers below `least`.
+    Return ``None`` for other values and for numbers less than `least`.
     """
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):

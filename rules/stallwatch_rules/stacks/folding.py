@@ -1,4 +1,4 @@
-"""Group the ranks of a stalled run by state, and mark the ranks with a deviating state (the odd ranks)."""
+"""Group the ranks of a stalled run by state and mark the ranks with a deviating state (the odd ranks)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def over_hosts(
     """Combine the stacks from all hosts of a run into one record.
 
     `silent` contains the hosts that do not respond. `ranks` maps each known host to its ranks, in the form of
-    ``spans_of``. Hosts without stacks are included. If two hosts report the same rank, the rank becomes a
-    candidate and is omitted from the groups.
+    ``spans_of``. Hosts that have no stacks are included. If two hosts report the same rank, the rank becomes
+    a candidate and is omitted from the groups.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -96,7 +96,7 @@ def over_hosts(
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
-    """Return one `StallStacks` per host.
+    """Return one `StallStacks` for each host.
 
     Several agents on a host can each inspect some of its ranks.
     """
@@ -127,7 +127,7 @@ def of_odd_ranks(stacks: StallStacks) -> StallStacks:
 
 
 def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
-    """Mark the odd ranks, and return the stacks with the groups of the odd ranks last."""
+    """Mark the odd ranks and return the stacks with the groups of the odd ranks last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
@@ -145,7 +145,7 @@ def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | 
 
 
 def _split_odd(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Split a group into two groups if only some of its ranks are odd."""
+    """If only some of the ranks of a group are odd, split the group into two groups."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
@@ -170,7 +170,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return the position of a rank in each of its process groups, and the pending operation."""
+    """For each process group of a rank, return the position of the rank and the pending operation."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}

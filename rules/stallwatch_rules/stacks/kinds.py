@@ -1,4 +1,4 @@
-"""Map library calls to activities, with a table of functions in packages and the activity of each function.
+"""Map library calls to activities by using a table of package functions and their activities.
 
 Filenames are paths in an installed package, with ``/`` as the separator. The function names do not include
 class names. The frames of a stack are searched from the innermost frame outward, and the first matching row
@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True):
 
     kind: Kind
     file: str  #: regular expression that must match a part of the path
-    function: str = ""  #: regular expression that must match the whole function name; empty for any function
+    function: str = ""  #: regular expression that must match the whole function name (empty for any function)
     label: str = ""  #: name to display; if empty, the name of the function is displayed
     tier: int = 0
     innermost: bool = False  #: True if the row matches only the innermost frame
@@ -143,7 +143,7 @@ def is_library(frame: Frame) -> bool:
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return the kind of activity that a frame shows, and its label, or ``None`` if no row matches."""
+    """Return the kind and the label of the activity that a frame shows, or ``None`` if no row matches."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -88,11 +88,11 @@ class Ruling(msgspec.Struct, frozen=True):
     """The decision about a quiet period (a time without signs of life), based on inspections of the ranks."""
 
     status: Status
-    limit: float  #: seconds without a sign of life after which the stall is reported; `FOREVER` for a pause
+    limit: float  #: seconds without a sign of life after which the stall is reported (`FOREVER` for a pause)
     reason: Reason = ""
     rank: int | None = None  #: the rank for which the run waits
     place: str = ""  #: location in the user's code, such as ``train.py:42 in step``
-    site: str = ""  #: key under which the duration of the wait is stored; empty if the duration is not stored
+    site: str = ""  #: key under which the duration of the wait is stored (empty if it is not stored)
 
     def usual(self, period: QuietPeriod) -> float:
         """Return the longest wait, in seconds, that counts as a normal step if the wait ends by itself."""
@@ -109,7 +109,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     suspicion: float  #: the learned threshold of the phase, after which a stall can be reported
     factor: float = 3.0
     rollout: float = 7200.0  #: allowed duration of the first generation
-    rhythm_known: bool = True  #: True if enough steps were observed to estimate the duration of a step
+    rhythm_known: bool = True  #: True if enough steps have been observed to estimate the duration of a step
     longest: float | None = None  #: longest period without a sign of life in this phase that ended by itself
     sites: Mapping[str, float] = {}  #: call site → longest period without a sign of life that ended by itself
     repeating: bool = False  #: True if the log repeats a message that it did not repeat while steps advanced
@@ -180,7 +180,7 @@ def run_ruling(
 ) -> Ruling | None:
     """Decide about a quiet period of a run from its hosts' decisions.
 
-    Return ``None`` if they are inconclusive.
+    Return ``None`` if these decisions are inconclusive.
 
     If all ranks of a host wait, the host cannot decide alone, because it does not know the activities of
     ranks on other hosts. `ranks` maps each known host to its ranks, in the form of ``spans_of``.
@@ -270,7 +270,7 @@ def _all_wait(
 def _of_rank(
     rank: RankAnswer, doing: RankActivity, snapshots: Sequence[HostSnapshot], period: QuietPeriod
 ) -> Ruling:
-    """Decide about a rank that does not wait for other ranks, from its state in the newest snapshot."""
+    """Decide about a rank that does not wait for other ranks, based on its state in the newest snapshot."""
     kind, number = doing.kind, rank.rank
     previous = snapshots[-2] if len(snapshots) > 1 else None
     before = _same_process(rank, previous)

@@ -94,7 +94,7 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the threads without the thread in which the probe waits for queries."""
+    """Return the threads except the thread in which the probe waits for queries."""
     return tuple(
         thread
         for thread in threads

@@ -1,4 +1,4 @@
-"""Define records for the state of one rank during a stall, and for the state of all ranks."""
+"""Define records for the state of one rank during a stall and for the state of all ranks."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Collectives(msgspec.Struct, frozen=True):
     """The position of a rank in one process group. Ranks with equal counts are in the same collective."""
 
     joined: int
-    done: int | None = None  #: number of completed collectives; ``None`` if the backend does not count them
+    done: int | None = None  #: number of completed collectives (``None`` if the backend does not count them)
     operation: str = ""  #: the pending operation, such as ``all_reduce``
 
 
@@ -201,11 +201,11 @@ class StallStacks(msgspec.Struct):
     elsewhere: int = 0  #: number of ranks on other hosts; the state of these ranks is unknown to this host
     file: str = ""  #: file with all stacks, in the folder of the run
     folder: str = ""  #: folder of the run on this host, which contains `file`
-    pids: dict[int, int] = {}  #: rank → process ID; for a run on several hosts, only the odd ranks
-    #: ranks as text → path of the file with their stacks on their host; only for a run on several hosts
+    pids: dict[int, int] = {}  #: rank → process ID (for a run on several hosts, only for the odd ranks)
+    #: ranks as text → path of the file with their stacks on their host (only for a run on several hosts)
     files: dict[str, str] = {}
     layout: list[RankGroup] = []  #: the process groups that are known
-    hosts: dict[str, str] = {}  #: host → ranks of the host as text; empty if there is only one host
+    hosts: dict[str, str] = {}  #: host → ranks of the host as text (empty if there is only one host)
     silent: list[str] = []  #: hosts of the run that do not respond
     candidates: list[int] = []  #: ranks that might be the culprit, if the culprit is uncertain
-    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 if there is no result
+    confidence: float = 0.0  #: confidence that `odd` and `why` are correct, or 0 if there is no result

@@ -1,4 +1,4 @@
-"""Create messages about the activities of the ranks in a stall, and about the ranks that hold up the run."""
+"""Create messages about the activities of the ranks in a stall and about the ranks that hold up the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IN_TITLE = frozenset(("stopped", "blocked", "busy", "lock", "debugger", "networ
 def sentence(stacks: StallStacks) -> Text:
     """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
-    If the run has several hosts, the sentence begins with the ranks to blame, and names their hosts.
+    If the run has several hosts, the sentence begins with the ranks to blame and names their hosts.
     """
     if not stacks.groups:
         return ""
@@ -130,7 +130,7 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def _with_state(blame: Message, stacks: StallStacks) -> Message:
-    """Return the text with the state of the ranks that hold up the run, if all of them are in this state."""
+    """If all ranks that hold up the run are in the same state, add the state to the text."""
     states = {state_of(group) for group in suspects(stacks)}
     state = states.pop() if len(states) == 1 else ""
     if state not in _IN_TITLE:
@@ -163,7 +163,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blame_of_hosts(stacks: StallStacks) -> Text:
-    """Return a text for a run on several hosts if no single rank can be blamed."""
+    """Return a text for a run on several hosts in which no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
@@ -206,7 +206,7 @@ def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
 
 
 def stacks_file(stacks: StallStacks) -> tuple[str, str]:
-    """Return the host and the path of the file with the stacks of the first odd rank, or empty strings.
+    """Return the host and path of the file with the first odd rank's stacks, or empty strings if unknown.
 
     Only the stacks of a run on several hosts contain such paths.
     """

@@ -41,7 +41,7 @@ class Run:
         self.pipelines = [self.members.get(group.id, ()) for group in layout if group.axis == "pp"]
         #: True if there are several kinds of groups. In this case, ranks can wait in different groups.
         self.mixed = len({group.axis for group in layout if group.axis not in ("", "world", "dp")}) > 0
-        #: IDs of the groups whose members are unknown. Any rank without counters can be a member.
+        #: IDs of the groups whose members are unknown. Any rank that has no counters can be a member.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
@@ -151,8 +151,8 @@ class WaitGraph:
         levels: dict[int, list[int]] = defaultdict(list)
         for at, count in counts.items():
             levels[count.joined].append(at)
-        # If a rank without counters does not wait, it has not joined the collective. If it waits, it can be
-        # waiting in this group.
+        # If a rank that has no counters does not wait, it has not joined the collective. If it waits, it can
+        # be waiting in this group.
         late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
         missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
         before: int | None = None
@@ -189,7 +189,7 @@ class WaitGraph:
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, any_rank: bool) -> None:
-        """Add edges for ranks without counters: to adjacent stages, or to all ranks that do not wait."""
+        """Add edges for ranks that have no counters: to adjacent stages, or to all ranks that do not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -213,7 +213,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes for which other nodes wait, and that do not wait for any node themselves."""
+        """Return the nodes for which other nodes wait and that do not wait for any node themselves."""
         targets = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         waited_for = _reachable(targets, self.edges)
         return {node for node in waited_for if not self.edges.get(node)}

@@ -29,7 +29,7 @@ _CONTROLS = lazy(
 
 
 def without_controls(text: str, instead: str = "") -> str:
-    """Replace each control character with `instead`, except tabs and line feeds."""
+    """Replace each control character, except tabs and line feeds, with `instead`."""
     return _CONTROLS.sub(instead, text)
 
 

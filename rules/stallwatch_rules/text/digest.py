@@ -165,7 +165,7 @@ def _digest_line(
 
 
 def span_of_steps(steps: Collection[int]) -> int | str:
-    """Return a step, or the first and the last of several steps: ``29`` or ``3–7``; 0 if there are none."""
+    """Return a step (``29``), the first and last of several steps (``3–7``), or 0 if there are no steps."""
     first, last = min(steps, default=0), max(steps, default=0)
     return first if first == last else f"{first}–{last}"
 

@@ -1,4 +1,4 @@
-"""Detect the encoding of bytes, and detect whether bytes are text."""
+"""Detect the encoding of bytes and whether bytes are text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from stallwatch_rules.text.lazy import lazy
 
 #: Letters and marks in encodings of Western Europe: single bytes among ASCII, and two lowercase letters
-#: after another letter ("créé", "Größe"). In GBK, these two letters would be one rare character.
+#: after another letter ("créé", "Größe"). In GBK, these two letters are one rare character.
 _WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
@@ -22,7 +22,7 @@ _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
-    """Decode text that is not valid UTF-8 with the most likely encoding.
+    """Use the most likely encoding to decode text that is not valid UTF-8.
 
     UTF-8 with some invalid bytes is decoded as UTF-8, with replacement characters. Other text is decoded
     either with the encoding of Western Europe (Windows-1252) or with the encoding of Chinese Windows
@@ -64,7 +64,7 @@ def _mostly_sound(marked: str) -> bool:
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Guess the encoding. Non-ASCII bytes are single in most Western words, but paired in Chinese text."""
+    """Guess the encoding. Non-ASCII bytes are single in most Western words but paired in Chinese text."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 

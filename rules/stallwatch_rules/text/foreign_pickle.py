@@ -1,4 +1,4 @@
-"""Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling.
+"""Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling them.
 
 The reader accepts only the opcodes of ``pickletools`` (pickletools.py in the Python standard library) that
 create numbers, texts, lists, tuples, and dictionaries. torch writes such pickles (2.13,

@@ -1,6 +1,6 @@
 """Derive the template of a message: its text without numbers, addresses, IDs, and paths.
 
-``masked`` returns a template for display. ``template_key`` and ``skeleton`` return keys for tables, and are
+``masked`` returns a template for display. ``template_key`` and ``skeleton`` return keys for tables and are
 about 60 times as fast. Decision 27 lists the modules that use other templates, with the reasons.
 """
 
@@ -49,7 +49,7 @@ def masked(text: str) -> str:
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """Return a message without the repetition count that Ray adds if it combines lines, and the count."""
+    """Return two values: a message without the count that Ray adds to combined lines, and the count."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

@@ -20,7 +20,7 @@ import re2
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
-#: Environment variable with the patterns of a site, one per line. All processes that are started later
+#: Environment variable with the patterns of a site, one on each line. All processes that are started later
 #: inherit it.
 SITE_PATTERNS = "STALLWATCH_REDACT_PATTERNS"
 
@@ -69,8 +69,8 @@ _FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), 
 def redact(text: str, *, homes: bool = True) -> str:
     """Return the text with its secrets masked. If the result is redacted again, it does not change.
 
-    ``homes=False`` does not mask the user's name in home paths. Use it for a path that the reader must
-    recognize.
+    ``homes=False`` does not mask the user's name in home paths. Use this value for a path that the reader
+    must recognize.
     """
     data = text.encode(
         "utf-8", "surrogatepass"
@@ -391,7 +391,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Return whether a value can be a random key: it contains digits and letters, and is not a number."""
+    """Return whether a value can be a random key: it contains digits and letters and is not a number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)

@@ -1,4 +1,4 @@
-"""List the assessors of a diagnosis in one table, and run them.
+"""List the assessors of a diagnosis in one table and run them.
 
 An assessor is a pure function of the snapshot and the assessment so far. It returns new or changed
 findings. ``stallwatch diagnose --explain`` shows the changes that each assessor made.

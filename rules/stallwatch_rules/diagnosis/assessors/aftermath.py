@@ -38,7 +38,7 @@ CRASHES: tuple[Tag, ...] = ("sigsegv", "sigbus")
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception; its traceback might be in a different log
 
-#: glibc messages before an abort (malloc/malloc.c), which do not show which process aborted.
+#: Messages that glibc prints before an abort (malloc/malloc.c). They do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: Messages in which shells, containers, and systemd report that a signal ended a process. This process might
 #: be a helper.
@@ -59,7 +59,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
     report that a peer was lost never explains the crash of that peer, even if the report comes before the
-    crash. If such a consequence, for example, a report from Ray that a worker died, is already a symptom, the
+    crash. If such a consequence (for example, a report from Ray that a worker died) is already a symptom, the
     earlier failures explain this symptom.
 
     Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
@@ -89,8 +89,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield from explaining
             now = now.after(explaining)
             continue
-        # Processes that have trained were connected. They lose the connection, or connect again, only after
-        # an earlier failure. The log of this earlier failure might be missing.
+        # Processes that have trained were connected. Such processes lose the connection or reconnect only
+        # after an earlier failure. The log of this earlier failure might be missing.
         again = late.tagged("connecting") and late.had_trained(run.tracker)
         if (
             again
@@ -117,7 +117,7 @@ def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Ite
 
 
 def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
-    """Return whether a launcher reported `late` below the lines of a finding, in lines without a rank.
+    """Return whether a launcher reported `late` in lines without a rank that follow the lines of a finding.
 
     The lines of several ranks can be out of order in a log, but a launcher reports the end of a process after
     the process has printed its last lines.
@@ -132,7 +132,7 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
 
 
 def _each_is_below(late: RuleFinding, lines: Sequence[Line]) -> bool:
-    """Return whether each stream's first match of a finding is below one of these lines, in the same file."""
+    """Return whether a finding's first match in each stream comes after one of `lines` in the same file."""
     firsts = [hits.first.line for hits in late.hits.values()]
     return all(any(line.source == at.source and line.number < at.number for line in lines) for at in firsts)
 
@@ -151,7 +151,7 @@ def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the cancellation `late`, and therefore caused the cancellation."""
+    """Return whether a task failed before the cancellation `late` and therefore caused the cancellation."""
     task = next((finding for finding in now.fatal if finding.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
@@ -166,12 +166,12 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     same_stream = [place for place in places if place.stream == exception.stream]
     if same_stream:
         return all(exception.index < place.position for place in same_stream)
-    # A launcher reports the crash of one rank below the exceptions of other ranks.
+    # A launcher reports the crash of one rank after the exceptions of other ranks.
     return _each_is_below(late, [exception.seen.raised.line])
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Identify the rank that ended first as the cause, if the other ranks report only a lost peer.
+    """If the other ranks report only a lost peer, identify the rank that ended first as the cause.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
     inspect the rank that aborted, or the rank that ended with an exit status and without a message.
@@ -232,8 +232,8 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
-    its helpers after the training, its shell reports which signal ended them. A complete progress bar without
-    a loss does not show that the training was over.
+    its helpers after the training, its shell reports which signal ended them. A complete progress bar that
+    shows no loss does not show that the training had ended.
 
     Example: ``Fatal Python error: Aborted`` after ``Training completed.`` is degrading.
     """
@@ -263,7 +263,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> bool:
-    """Return whether a finding shows only exit codes of processes, and training then reported its end.
+    """Return whether a finding shows only exit codes of processes and training reported its end afterward.
 
     For example, a reinforcement learning run starts generated code in a sandbox.
     """

@@ -1,4 +1,4 @@
-"""Infer findings from the facts of a run, if no single log line shows these findings."""
+"""From the facts of a run, infer findings that no single log line shows."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if run.by_hand and not any(stream.curves.main for stream in run.streams.values()):
-        return  # a progress bar without a loss can count anything, such as the last tasks of a pool
+        return  # a progress bar that shows no loss can count anything, such as the last tasks of a pool
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
     if slow is not None or not paces:
@@ -182,12 +182,12 @@ def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
     rates = ([each.printed_rate for each in line.intervals] for line in timelines)
     printed = max(([rate for rate in some if rate is not None] for some in rates), key=len, default=[])
     steps = max((stream.timelines.advances for stream in run.streams.values()), default=0)
-    stride = max(1, min(run.tracker.stride, steps // len(paces)))  # number of steps per pace
+    stride = max(1, min(run.tracker.stride, steps // len(paces)))  # number of steps in each pace
     return have_more_work(printed, paces, steps, stride=stride)
 
 
 def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
-    """Return the first slow step, if it is known."""
+    """Return the first slow step, or ``None`` if it is unknown."""
     slowed = slowdown(run.tracker.step_seconds())
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
     if slowed is None or not paced:
@@ -198,7 +198,7 @@ def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
 def _since(
     key: str, judgement: Judgement, lead: Timeline | None, began: Interval | None, run: Snapshot
 ) -> tuple[Judgement, dict[str, Any]]:
-    """Return an assessment, and the step and the line at which the problem began, if they are known."""
+    """Return two values: an assessment, and the step and line (if known) at which the problem began."""
     last = run.clock.last_advance
     if lead is None or began is None or last is None or began.step is None or not began.number:
         return judgement, {}
@@ -261,7 +261,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        # If the log rounds its numbers, it can show a small learning rate as 0.
+        # If the numbers in a log are rounded, a small learning rate can appear as 0.
         if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
@@ -272,7 +272,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of a run's evaluations, each result once, even if the log prints it several times.
+    """Return the results of a run's evaluations, each result once, even if the log contains it several times.
 
     A result counts as new if its step differs from the step of the previous result, or if training
     continued between the two results.
@@ -291,7 +291,7 @@ def _not_a_number(finding: RuleFinding) -> bool:
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Assess the number of skipped steps that the stream with the highest step shows."""
+    """Assess the number of skipped steps in the stream that has the highest step."""
     counts = [(stream.skipped_first, stream.skipped_last) for stream in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -314,7 +314,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Record which findings are explained by a stall, a slowdown, or a failed process of this run.
+    """Record which findings a stall, a slowdown, or a failed process of this run explains.
 
     Example: a silent hang explains the message ``DUE TO TIME LIMIT`` at the end of the log.
     """

@@ -43,7 +43,7 @@ _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
 #: Tag of the rule for each kind of ending that the agent observes with certainty.
 _ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
-#: Tag of the rule for each signal that a process causes itself.
+#: Tag of the rule for each signal that a process itself causes.
 SIGNALS: dict[str, Tag] = {
     "SIGSEGV": "sigsegv",
     "SIGBUS": "sigbus",
@@ -51,7 +51,8 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: Other signals that end a process without a handler. The rule for these signals has the tag "other-signal".
+#: Other signals that end a process that does not handle them. The rule for these signals has the tag
+#: "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
 NEAR = 500  #: maximum number of lines between the report of a signal and the end of the stream
@@ -69,7 +70,7 @@ _NO_SIGNAL_RECEIVED = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add a finding for how the run ended, if the agent observed the end but no line of the log shows it.
+    """If the agent observed the end of the run but no line of the log shows it, add a finding for the end.
 
     Example: if the kernel counted an out-of-memory kill that no line mentions, add ``host-oom-sigkill``.
     """
@@ -122,7 +123,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """If much output follows a finding, mark it as less certain, because it might not have ended the run.
+    """If much output follows a finding, which might not have ended the run, mark it as less certain.
 
     Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """
@@ -133,7 +134,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings into symptoms if they show only what ended a stalled run.
+    """Turn findings that show only what ended a stalled run into symptoms.
 
     Example: ``CANCELLED AT … DUE TO TIME LIMIT`` after 7 hours without a step is a symptom.
     """
@@ -143,7 +144,7 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add a finding for the signal that ended the run, if no line of the log explains the signal.
+    """If no line of the log explains the signal that ended the run, add a finding for the signal.
 
     If other ranks report that they lost the rank that received the signal, their reports do not explain the
     signal. A launcher can return 1 after a signal ended one of its ranks.
@@ -186,7 +187,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Explain a SIGTERM with which a launcher ended the other ranks because of an earlier failure.
+    """Explain a SIGTERM that a launcher sent to the other ranks because of an earlier failure.
 
     If no launcher ends the other ranks, the death of a rank can remain unnoticed until a user checks the
     run. In this case, the rank's exception counts even if other ranks continued to train.
@@ -206,7 +207,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add a finding for a signal that asked the run to end, if the log shows the signal but no failure.
+    """If the log shows a signal that asked the run to end but no failure, add a finding for the signal.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step shows a requested end, which is harmless.
     """
@@ -226,7 +227,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signal_lines(streams: Streams) -> list[Line]:
-    """Return the lines that report a signal, if they come after the last step and near the end of a stream.
+    """Return lines that report a signal after the last step and near the end of a stream.
 
     The steps of all streams of a source count, because one rank can report the signal while the steps are
     in lines without a rank. A few steps can follow such a line, because the rank completes its current step

@@ -1,4 +1,4 @@
-"""Assess rules whose harm depends on the steps after their matches, and warnings from the probe."""
+"""Assess warnings from the probe, and rules whose harm depends on the steps after their matches."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
 
 def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
-    # Apex, and DeepSpeed without ZeRO, print the scale in lines that are not read as samples.
+    # Apex, and DeepSpeed if ZeRO is off, print the scale in lines that are not read as samples.
     for hits in overflow.hits.values():
         reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
         if reduced:
@@ -111,7 +111,7 @@ def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """Yield the number of steps from the last match to the first NaN loss, if the last loss is NaN."""
+    """If the last loss is NaN, yield the number of steps from the last match to the first NaN loss."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

@@ -31,13 +31,13 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.curve import Point
 
-NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
+NOT_FOUND = (126, 127)  #: exit codes of shells that were unable to find or start a program
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
 AT_ONCE = 1.0  #: time, in seconds, within which the order of a command's output and its errors is uncertain
 #: Tags of rules whose exceptions can result from the failed start of another process.
 _OF_OTHERS: tuple[Tag, ...] = ("peer-gone", "awaits-peer", "connecting", "exit-status", "start-failed")
-#: Number of steps, and of printed finite losses, after which a single NaN no longer counts. If the steps
-#: started again after the NaN, fewer printed losses are sufficient.
+#: Number of steps, and of printed finite losses, after which a single NaN no longer counts. If the step
+#: numbers restarted after the NaN, fewer printed losses are sufficient.
 FORGOTTEN = 20
 OFTEN = 0.05  #: number of matches per step above which a failure that training survives is still harmful
 NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
@@ -45,7 +45,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for the consequences of 
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark failures as harmless if training continued after them.
+    """If training continued after failures, mark the failures as harmless.
 
     Example: ``torch.OutOfMemoryError`` at step 5 is harmless if steps 6 to 300 follow.
     """
@@ -87,7 +87,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark a degrading finding as fatal if its exception was raised in this run and ended the run.
+    """If the exception of a degrading finding was raised in this run and ended it, mark the finding as fatal.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values`` is fatal if no step follows.
     """
@@ -97,7 +97,7 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings as harmless if a user had already stopped the run, or if the command succeeded.
+    """If a user had already stopped the run, or if the command succeeded, mark findings as harmless.
 
     Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
@@ -126,7 +126,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess failures that programs often handle, such as a failed request that is sent again.
+    """Assess failures that programs often handle, such as a failed request that is retried.
 
     Example: ``json.decoder.JSONDecodeError: Extra data`` is fatal if no step follows.
     """
@@ -161,7 +161,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings in teardown output as harmless if a failure or a signal explains them.
+    """If a failure or a signal explains findings in teardown output, mark the findings as harmless.
 
     After a failure, threads and child processes report that they lost the failed process, and destructors
     and exit handlers fail. This output can appear long before the output of the failure. If the main thread
@@ -203,8 +203,8 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
     failure.
 
-    A program that rejects its command line ends at once. If a later start trained or failed differently, the
-    rejected start does not explain how the run ended.
+    A program that rejects its command line exits immediately. If a later start trained or failed differently,
+    the rejected start does not explain how the run ended.
 
     Example: ``run.sh: line 3: torchrunn: command not found`` is fatal if it is the only output.
     """
@@ -228,7 +228,8 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _started_again(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
     """Return whether a start after the rejected start trained, or failed with another exception.
 
-    Only the streams with a match count, because other nodes can wait for the rejected start until they fail.
+    Only streams in which the rule matched are considered, because other nodes can wait for the rejected
+    start until those nodes fail.
     A launcher's exception about the rejected start does not count.
     """
     for key, hits in finding.hits.items() if finding.harm == "fatal" else ():
@@ -248,7 +249,7 @@ def _started_again(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
-    """Return whether the output below a message about a failed start shows that a program ran."""
+    """Return whether the output after a message about a failed start shows that a program ran."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
@@ -283,7 +284,7 @@ def _survived_before(finding: RuleFinding, run: Snapshot, now: Assessment) -> bo
 
 
 def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
-    """Return whether a rank on which the finding matched raised an unknown exception later."""
+    """Return whether a rank on which the finding matched later raised an unknown exception."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
@@ -313,7 +314,7 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _began_anew(points: Sequence[Point], mark: int) -> bool:
-    """Return whether the step numbers started again before the first loss after the step count `mark`.
+    """Return whether the step numbers restarted before the first loss after the step count `mark`.
 
     For example, a sweep ends a trial with a NaN loss, and the next trial starts with new weights.
     """
@@ -343,7 +344,7 @@ def _is_always_nan(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _calibrating(finding: RuleFinding) -> bool:
-    """Return whether gradients were infinite only in the first steps and never NaN, as is usual in fp16."""
+    """Return whether gradients were infinite only in the first steps and were never NaN, as usual in fp16."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
