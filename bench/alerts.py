@@ -66,7 +66,7 @@ class Writers:
         self._thread.start()
 
     def say(self, source: int, text: str) -> float:
-        """Write the text to one log, and return the time of the write."""
+        """Write the text to one log and return the time of the write."""
         with self._lock:
             self.files[source].write(text.rstrip("\n") + "\n")
             return time.time()
@@ -220,7 +220,7 @@ class Robot:
 
 
 def burst(count: int, seconds: float) -> list[tuple[str, str]]:
-    """Raise `count` incidents within `seconds`, and return table rows about the store and the chat."""
+    """Raise `count` incidents within `seconds` and return table rows about the store and the chat."""
     robot, catalogue = Robot(), Catalogue.of([])
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
         home = Path(name)

@@ -1,10 +1,10 @@
-"""Measure how often tools name the cause of a failed run, on public cases. See ``make benchmark``.
+"""On public cases, measure how often tools name the cause of a failed run. See ``make benchmark``.
 
     python bench/benchmark.py                          # all tools, all cases
     python bench/benchmark.py --tool mine='python mine.py' --only stallwatch --only mine
     python bench/benchmark.py --wrong                  # also list the open cases that the tools get wrong
 
-docs/benchmark.md describes the cases, the scores, and how to add another tool.
+docs/benchmark.md describes the cases and the scores, and explains how to add another tool.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Scored:
 
 
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table with one row per tool."""
+    """Yield the lines of a Markdown table with a row for each tool."""
     heads = ["Tool", "Root cause right", "Root cause wrong", "No answer", "Rank right"]
     heads += ["Hang detected", "Hang location right", "False alarms"]
     yield f"| {' | '.join(heads)} |"
@@ -174,7 +174,7 @@ def run_tools(
     *,
     console: Console,
 ) -> dict[str, list[Scored]]:
-    """Run every tool on every case, and return the scored answers by tool."""
+    """Run every tool on every case and return the scored answers by tool."""
     scores: dict[str, list[Scored]] = {}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folders = {case.id: Path(temporary) / case.id for case in cases}
@@ -231,7 +231,7 @@ def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[
 def main(
     commands: tuple[str, ...], only: tuple[str, ...], wrong: bool, unseal: bool, write: Path | None
 ) -> None:
-    """Run every tool on every case, and print how often each tool is right."""
+    """Run every tool on every case and print how often each tool is right."""
     cases = read_cases()
     joined = {name: shlex.split(words) for name, _, words in (command.partition("=") for command in commands)}
     known = [*TOOLS, *joined]

@@ -2,11 +2,11 @@
 
     python bench/blame.py --ranks 16384
 
-Each trial simulates the steps of a run (pipeline stages, tensor-parallel and expert-parallel collectives,
-a gradient reduction, and a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
-benchmark combines the states of the ranks into groups, and has Stallwatch evaluate the groups. The result
-is "right" if Stallwatch names exactly the ranks at fault, or names no rank if no rank is at fault. The result
-is "wrong" if Stallwatch names other ranks. Any other result is "cannot tell".
+Each trial simulates the steps of a run (pipeline stages, tensor-parallel and expert-parallel collectives, a
+gradient reduction, and a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
+benchmark combines the states of the ranks into groups and has Stallwatch evaluate the groups. The result is
+"right" if Stallwatch names exactly the ranks at fault, or names no rank if no rank is at fault. The result is
+"wrong" if Stallwatch names other ranks. Any other result is "cannot tell".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PER_HOST = 8
 STEPS, MICROBATCHES = 3, 2
 #: Sources of information about the collectives. "recorder" is the torch flight recorder, which shows the
 #: collectives that a rank has joined and completed. "joined" is a backend that counts only the joined
-#: collectives. With "stacks", only the stacks of the ranks are known, and no collectives are counted.
+#: collectives. For "stacks", only the stacks of the ranks are known, and no collectives are counted.
 KNOWN = ("recorder", "joined", "stacks")
 FAULTS = (
     "sleep",
@@ -212,7 +212,7 @@ class Trial:
         return program[self.call].group == group and number == before + 1
 
     def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
-        """Return the report of each host's agent, and the names of the hosts whose agents do not respond."""
+        """Return the report of each host's agent and the names of the hosts whose agents do not respond."""
         parts = {}
         for first in range(0, self.layout.ranks, PER_HOST):
             ranks = range(first, first + PER_HOST)
@@ -257,7 +257,7 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if all ranks finished their programs."""
+        """Return True if all ranks have finished their programs."""
         return all(at >= len(program) for at, program in zip(self.place, self.programs, strict=True))
 
     def _hangs(self, rank: int) -> bool:
@@ -336,7 +336,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return a line with the shares of right and wrong results, and the longest time of an evaluation."""
+    """Return a line with the shares of right and wrong results and the longest time of an evaluation."""
     shares = Counter(result.verdict for result in results)
     sure = sum(result.verdict == "wrong" and result.confidence >= 0.9 for result in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

@@ -91,7 +91,7 @@ class Simulation:
         self.receiver.__exit__()
 
     def messages(self, run: str) -> list[tuple[float, bool, str]]:
-        """Return the time and the title of each notification of a run, and whether it opens an incident."""
+        """Return, for each notification of a run, its time, its title, and whether it opens an incident."""
         return [
             (at, opens(body), str(body.get("title")))
             for at, body in self.receiver.messages
@@ -99,7 +99,7 @@ class Simulation:
         ]
 
     def trial(self, number: int, seed: int, fault: str, hosts: int, per_host: int, lost: float) -> Trial:
-        """Inject a fault, and return the outcome. See `Fleet` for the meaning of `lost`."""
+        """Inject a fault and return the outcome. See `Fleet` for the meaning of `lost`."""
         draw = random.Random(f"{seed}/{number}/{fault}/watchers")
         for service in self.services:
             service.start()
@@ -297,7 +297,7 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the remaining trials, and print a summary of all trials."""
+    """Run the remaining trials and print a summary of all trials."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -88,7 +88,7 @@ class Service:
         raise RuntimeError(f"the coordinator did not start: {(self.home / 'out').read_text()[-2000:]}")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send the signal to the coordinator, and wait until the coordinator ends."""
+        """Send the signal to the coordinator and wait until the coordinator ends."""
         assert self._process is not None
         self._used = self.processor
         self._process.send_signal(number)
@@ -96,7 +96,7 @@ class Service:
 
     @property
     def processor(self) -> float:
-        """The processor seconds that the coordinator has used so far."""
+        """The processor seconds that the coordinator has used."""
         assert self._process is not None
         try:
             return self._used + sum(psutil.Process(self._process.pid).cpu_times()[:2])
@@ -141,7 +141,7 @@ class Carrier:
         ]
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report, and return the reply, or ``None`` if the report does not arrive."""
+        """Send a report and return the reply, or ``None`` if the report does not arrive."""
         self.posts += 1
         chance = self._draw.random()
         if chance < LOST * self._lost:
@@ -212,7 +212,7 @@ class Host:
         return time.time() + self._skew
 
     def see(self, now: float) -> None:
-        """Update the agent with the state of the ranks, and open or close an incident."""
+        """Update the agent with the state of the ranks and open or close an incident."""
         run = self._run
         if self._silent and now >= run.hangs_at:
             self.gone = True
@@ -337,7 +337,7 @@ class Fleet:
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Wait until `until` returns true, but at most `seconds` seconds. Return True if it returned true."""
+        """Wait at most `seconds` seconds until `until` returns true. Return whether it returned true."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):
@@ -355,7 +355,7 @@ class Fleet:
         return found
 
     def close(self) -> None:
-        """Stop all agents, and cancel their unfinished requests."""
+        """Stop all agents and cancel their unfinished requests."""
         for host in self.hosts:
             host.gone = True
         for host in self.hosts:

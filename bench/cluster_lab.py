@@ -1,4 +1,4 @@
-"""Inject faults into real training runs on several hosts, and check the notifications about the hangs.
+"""Inject faults into real training runs on several hosts and check the notifications about the hangs.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 
@@ -96,7 +96,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Plan starts with `hangs` hangs in total and at most `each` per start. `seed` sets random choices."""
+    """Plan starts with `hangs` hangs in total, at most `each` for each start. `seed` sets random choices."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -137,7 +137,7 @@ class Cluster:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def close(self, *, keep: bool = False) -> None:
-        """Stop all processes, and remove the folder unless `keep` is set."""
+        """Stop all processes and remove the folder unless `keep` is set."""
         self._closing.close()
         for process in self._processes:
             process.kill()
@@ -212,7 +212,7 @@ class Cluster:
             return 0
 
     def reach(self, step: int, seconds: float) -> bool:
-        """Wait at most `seconds` seconds for the training to reach a step. Return True if it did."""
+        """Wait at most `seconds` seconds for the training to reach a step. Return whether this succeeded."""
         until = time.monotonic() + seconds
         while self.step < step and time.monotonic() < until:
             time.sleep(0.2)
@@ -231,7 +231,7 @@ class Cluster:
         return ""
 
     def hangs(self) -> Iterator[Hang]:
-        """Inject the faults one after another, and yield the outcome of each fault."""
+        """Inject the faults one after another and yield the outcome of each fault."""
         self.launch()
         started = self.reach(LEARNT, START_SECONDS)
         for index, (kind, rank) in enumerate(zip(self.start.kinds, self.start.ranks, strict=True)):
@@ -379,7 +379,7 @@ def summary(hangs: Sequence[Hang]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the remaining starts, and print a summary of all hangs."""
+    """Run the remaining starts and print a summary of all hangs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -425,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_start(start: Start, given: argparse.Namespace, first: int) -> list[Hang]:
-    """Run one start to its end, and return its hangs."""
+    """Run one start to its end and return its hangs."""
     cluster = Cluster(start, given.seed, given.hosts, first, given.settle)
     hangs: list[Hang] = []
     try:

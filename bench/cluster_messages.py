@@ -1,4 +1,4 @@
-"""An HTTP receiver of messages that acts as a chat."""
+"""An HTTP server that receives messages and acts as a chat."""
 
 from __future__ import annotations
 

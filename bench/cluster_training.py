@@ -1,9 +1,9 @@
 """A model of a training run on many hosts. The model shows the position of each rank after a fault.
 
 In each step, the ranks compute, join collectives, and exchange messages between pipeline stages. A collective
-is complete when all members of its group have joined it. A fault keeps one rank at one operation, or makes
-the rank skip or swap operations. Then all ranks continue until no rank can make progress. The stack samples
-show the last operation of each rank. Nothing in this module depends on Stallwatch's assessment.
+is complete when all members of its group have joined it. A fault keeps one rank at one operation or makes the
+rank skip or swap operations. Then all ranks continue until no rank can make progress. The stack samples show
+the last operation of each rank. Nothing in this module depends on Stallwatch's assessment.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ class _Run:
     _through: frozenset[int] = frozenset()
 
     def _join(self, rank: int, op: Op) -> list[int] | None:
-        """Make a rank join a collective. Return the other ranks that can now continue.
+        """Make a rank join a collective. Return the other ranks that can then continue.
 
         Return ``None`` if the collective is not complete.
         """
@@ -430,7 +430,7 @@ class _Run:
 
 
 def hang(fault: str, training: Training) -> Hang:
-    """Inject a fault at a random point in a training run, and continue until all ranks are stuck."""
+    """Inject a fault at a random point in a training run and continue until all ranks are stuck."""
     draw = training.draw
     for _ in range(1000):
         found = _attempt(fault, training, draw)

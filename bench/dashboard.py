@@ -1,7 +1,7 @@
-"""Measure the load of the dashboard's pages on their server with many runs: ``make bench-dashboard``.
+"""With many runs, measure the load that the dashboard's pages put on their server: ``make bench-dashboard``.
 
 First, Chromium opens the pages of the real dashboard, and the benchmark prints the time until each page is
-usable. Then the benchmark measures the time that each page itself needs for its numbers, table, and charts,
+usable. Then the benchmark measures the time that each page itself needs for its metrics, table, and charts,
 for the first view and for a refresh after another scrape. It also measures the memory during a thousand
 refreshes of both pages. All these measurements use the embedded store first, and then a Prometheus that
 contains the same history. The times are the processor time of this process, with the elapsed time in

@@ -6,9 +6,9 @@ charts. All these times are elapsed times. Next to them, the benchmark prints th
 and the browser, which depends less on other load. Visits to bare pages of Streamlit alternate with visits to
 the dashboard's pages, because no page of the dashboard can be faster than a bare page.
 
-The browser has a profile on disk, as users' browsers have. With a profile, Chromium keeps compiled scripts
-for the second and later visits. By default, Playwright opens windows without a profile, in which Chromium
-does not keep compiled scripts.
+The browser has a profile on disk, as users' browsers have. If it has a profile, Chromium keeps compiled
+scripts for the second and later visits. By default, Playwright opens windows without a profile, in which
+Chromium does not keep compiled scripts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def visits(home: Path, name: str, **variables: str) -> None:
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     """Visit a page.
 
-    Return the seconds until the page is usable, and the processor seconds of the server and of the browser.
+    Return the seconds until the page is usable, and the processor seconds of the server and the browser.
     """
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)

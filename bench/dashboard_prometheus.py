@@ -19,7 +19,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 def imported(store: Path, home: Path, *, whole: str, ranks_since: float, hours: float) -> int:
-    """Import the points of `store` into ``home/prometheus``, and return the number of points."""
+    """Import the points of `store` into ``home/prometheus`` and return the number of points."""
     text = home / "history.om"
     count = fleet.to_openmetrics(store, text, whole=whole, ranks_since=ranks_since)
     # promtool reads the whole text for each block, so use a few large blocks.

@@ -203,7 +203,7 @@ def measured(path: Path) -> tuple[float, float, float, str]:
 @click.option("--scale", default=1.0, show_default=True, help="factor for the size of each input")
 @click.option("--only", default="", help="run only inputs whose names contain this text")
 def main(scale: float, only: str) -> None:
-    """Diagnose the extreme inputs, and print a table."""
+    """Diagnose the extreme inputs and print a table."""
     click.echo(f"All sizes are multiplied by {scale}.\n")
     click.echo(
         "| input | seconds | processor seconds | peak MiB | first line of output |\n"

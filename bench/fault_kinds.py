@@ -38,7 +38,7 @@ def nothing(_: Trial) -> None:
 
 
 def agent_killed(trial: Trial) -> None:
-    """Send SIGKILL to the agent at a random moment, or while it stores or sends an incident."""
+    """Send SIGKILL to the agent at a random moment or while it stores or sends an incident."""
     when = trial.random.choice(("at random", "at random", "as it records", "as it sends"))
     trial.detail(when)
     if when == "as it sends":
@@ -68,7 +68,7 @@ def agent_terminated(trial: Trial) -> None:
 
 
 def agent_stopped(trial: Trial) -> None:
-    """Send SIGSTOP to the agent, and send SIGCONT some time later.
+    """Send SIGSTOP to the agent and send SIGCONT some time later.
 
     If a hang ends while the agent is stopped, the agent does not report the hang. Therefore, the training
     crashes at the end, and the benchmark expects the opening message of the hang only if the agent ran for
@@ -129,7 +129,7 @@ def write_errors(trial: Trial) -> None:
 
 
 def read_only(trial: Trial) -> None:
-    """Make the state folder read-only from the start, or at a random moment."""
+    """Make the state folder read-only, either from the start or from a random moment."""
     again = _mounted(trial, "size=64m")
     if trial.random.random() < 0.5:
         trial.detail("from the start")
@@ -220,7 +220,7 @@ def _answers(*kinds: str) -> Callable[[Trial], None]:
 
 
 def chat_takes_and_breaks(trial: Trial) -> None:
-    """Accept a message, and break the connection before or during the response."""
+    """Accept a message and break the connection before or during the response."""
     trial.chat.script = ["ok"] * trial.random.randint(0, 1) + [trial.random.choice(("taken-reset", "cut"))]
     trial.detail(trial.chat.script[-1])
 

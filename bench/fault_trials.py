@@ -97,7 +97,7 @@ def log_reference(scenario: str) -> str:
 
 @cache
 def reference(scenario: str) -> Reference:
-    """Run the training once without a watcher, and return its output and its exit code."""
+    """Run the training once without a watcher and return its output and its exit code."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         done = subprocess.run(
             [sys.executable, str(TRAINING), scenario, f"{folder}/note"],
@@ -129,7 +129,7 @@ class Trial:
         self.asleep = (math.inf, math.inf)  #: Unix times at which the agent was stopped and resumed
         self.problems: list[str] = []
         self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
-        self.parts: list[Path] | None = []  #: files with older lines; ``None`` if older lines were truncated
+        self.parts: list[Path] | None = []  #: files with older lines; ``None`` if these lines were truncated
         self.names = ["trial"]  #: names of the runs that watch the training
         self.after: list[Callable[[], None]] = []  #: actions and checks that follow the end of all faults
         self.closing: list[Callable[[], None]] = []
@@ -255,7 +255,7 @@ class Trial:
         return self.result
 
     def discard(self, *, keep: bool = False) -> None:
-        """Remove the trial's folder, or keep it with the result and the chat's messages."""
+        """Remove the trial's folder or keep it with the result and the chat's messages."""
         self.chat.close()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -298,7 +298,7 @@ class Trial:
         )
 
     def watch(self) -> None:
-        """Run the training under ``stallwatch run``, and wait until both have ended."""
+        """Run the training under ``stallwatch run`` and wait until both have ended."""
         train = [sys.executable, str(TRAINING), self.scenario, str(self.note)]
         command = self.command("run", "--port", "0", "--name", "trial", *self.options, "--", *train)
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -378,7 +378,7 @@ class Trial:
     # ---- checks of the outcome
 
     def check(self) -> None:
-        """Compare the output with the reference, and compare the messages with the expected messages."""
+        """Compare the output with the reference and compare the messages with the expected messages."""
         self._check_training()
         self._check_messages()
         if match := _OURS.search(self.stderr.read_text(errors="replace")):

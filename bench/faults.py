@@ -1,4 +1,4 @@
-"""Inject faults into the environment of a training run at random moments, and check Stallwatch's guarantees.
+"""Inject faults into the environment of a training run at random moments and check Stallwatch's guarantees.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl
@@ -57,7 +57,7 @@ def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """Run the trials, and yield their results. Start no further trial after `minutes` minutes."""
+    """Run the trials and yield their results. Start no further trial after `minutes` minutes."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 
@@ -100,7 +100,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the remaining trials, and print a summary of all trials."""
+    """Run the remaining trials and print a summary of all trials."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -66,7 +66,7 @@ def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> Non
 
 
 def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
-    """Write the file of the embedded store, and return the number of points in the file.
+    """Write the file of the embedded store and return the number of points in the file.
 
     The time of the last scrape is `end`.
     """
@@ -113,7 +113,7 @@ class Scrapes:
 
 
 def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -> int:
-    """Write points as text for ``promtool tsdb create-blocks-from openmetrics``, and return their number.
+    """Write points as text for ``promtool tsdb create-blocks-from openmetrics`` and return their number.
 
     Omit the points of single ranks up to `ranks_since`, except for the run `whole`.
     """

@@ -1,4 +1,4 @@
-"""Fuzz every parser of external data, and report the inputs that a parser cannot handle.
+"""Fuzz every parser of external data and report the inputs that a parser cannot handle.
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
@@ -10,10 +10,10 @@ contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` stores the progress in a file, from which a later run continues. ``--growth`` repeats
-samples and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns``
-does the same with every regular expression of Stallwatch. With ``--engine atheris``, libFuzzer follows the
-code coverage of one parser (``pip install atheris``).
+``--state FILE`` stores the progress in a file, so that a later run can continue. ``--growth`` repeats samples
+and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns`` does the
+same with every regular expression of Stallwatch. If ``--engine atheris`` is set, libFuzzer follows the code
+coverage of one parser (``pip install atheris``).
 """
 
 from __future__ import annotations

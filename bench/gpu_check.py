@@ -2,7 +2,7 @@
 
     make gpu-check
 
-Three programs run under the real ``stallwatch run`` on one or two GPUs, and are scored like the programs of
+Three programs run under the real ``stallwatch run`` on one or two GPUs and are scored like the programs of
 the live benchmark:
 
 1. with two GPUs, a rank that does not join an NCCL collective; with one GPU, a stream that waits for an event

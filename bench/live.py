@@ -4,11 +4,11 @@
     python bench/live.py --only 'ddp-*' --seeds 1 --jobs 2
     python bench/live.py --resume results.jsonl
 
-The programs run in real time on the CPU, with a webhook on this machine as the chat. The result of a
-healthy program is *false* if the program causes a warning or a critical message, or if its final state is
-not finished. The result of a failing program is *right* if the first message after its event is timely and
-names the rank, the location, and the class of the cause. After an unexpected result, the program runs
-again, alone on the machine, and only this repetition counts.
+The programs run in real time on the CPU, with a webhook on this machine as the chat. The result of a healthy
+program is *false* if the program causes a warning or a critical message, or if its final state is not
+finished. The result of a failing program is *right* if the first message after its event is timely and names
+the rank, the location, and the class of the cause. After an unexpected result, the program is rerun alone on
+the machine, and only this repetition counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Return the tasks: one per seed for each healthy program, and one for each failing program.
+    """Return the tasks: one for each seed of a healthy program, and one for each failing program.
 
     The tasks are sorted by seed. Within a seed, long tasks come first.
     """
@@ -70,7 +70,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """A runner that runs several tasks at a time, and stores one line of JSON for each task."""
+    """A runner that runs several tasks at a time and stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs

@@ -36,13 +36,13 @@ CAUSES = {
 #: Maximum number of seconds from the event to the first message.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,  # also the limit for other waits at a call site that was seen before
+    "evaluation": 60.0,  # also the limit for other waits at a call site that has been seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
     "busy": 60.0,  # a loop that computes can be real work, so it causes only a warning
-    "patience": 190.0,  # a wait of a kind that was never seen before
+    "patience": 190.0,  # a wait of a kind that has not been seen before
     "start": 620.0,
 }
 _MARGIN = 5.0  #: seconds allowed in addition to the threshold that the run published
@@ -85,12 +85,12 @@ class Observed:
     """The observations of one run of a program."""
 
     started: float
-    event: float | None  #: Unix time; ``None`` if the event never happened
+    event: float | None  #: Unix time, or ``None`` if the event never happened
     messages: Sequence[Message]
     verdict: str  #: final verdict of the diagnosis
     state: str  #: final state that the agent reports
     threshold: float | None = None  #: the longest stall threshold that the run published
-    stopped: float | None = None  #: time when the runner sent Control+C to a hanging program
+    stopped: float | None = None  #: time when the runner sent Control+C to a program that stopped responding
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _lacks(expected: Expected, message: Message) -> str:
 
 
 def _counts(alarms: Sequence[Message]) -> tuple[None, int, int]:
-    """Return ``None`` as the detection time, and the numbers of opening and closing messages."""
+    """Return ``None`` as the detection time and the numbers of opening and closing messages."""
     closed = sum(message.closes for message in alarms)
     return None, len(alarms) - closed, closed
 

@@ -40,7 +40,7 @@ def _by_family(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Iterable[Row]) -> str:
-    """Return tables by family, and a list of the results that are not right.
+    """Return tables by family and a list of the results that are not right.
 
     Frozen programs have separate tables.
     """

@@ -1,4 +1,4 @@
-"""Measure processor time, and find free ports on this machine."""
+"""Measure processor time and find free ports on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def processor_seconds() -> float:
 
 
 def measured(run: Callable[[], object]) -> tuple[float, float]:
-    """Run a function, and return its processor seconds and elapsed seconds."""
+    """Run a function and return its processor seconds and elapsed seconds."""
     used, start = processor_seconds(), time.perf_counter()
     run()
     return processor_seconds() - used, time.perf_counter() - start

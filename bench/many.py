@@ -5,10 +5,11 @@
 The logs are generated (*simulated*) and are the same in every run. Every rank prints a line for each step,
 one rank runs out of memory, and a collective of the other ranks times out ten minutes later. For each
 version, the benchmark compares logs of a few megabytes with a log of 20 kB. Then it compares N logs of 1 MB
-each with one log that joins them. It also shows the peak of resident memory, and whether the diagnosis names
-the rank that failed first. Finally, it repeats this comparison for N logs of 2 kB each, one of which contains
-the failure. The runs of the versions alternate, and so do the runs for the logs of up to a few megabytes.
-Each version has its own caches, which a first run fills. Each figure is the minimum of ``--rounds`` runs.
+each with one log that joins the N logs. It also shows the peak of resident memory and whether the diagnosis
+names the rank that failed first. Finally, it repeats this comparison for N logs of 2 kB each, one of which
+contains the failure. The runs of the versions alternate, and so do the runs for the logs of up to a few
+megabytes. Each version has its own caches, which a first run fills. Each figure is the minimum of
+``--rounds`` runs.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Version:
 
 
 def main() -> None:
-    """Run all measurements, and print the tables."""
+    """Run all measurements and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

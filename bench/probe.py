@@ -3,10 +3,10 @@
     make bench-probe
 
 All rows are measured alternately in one run, so noise on the machine affects all rows. Each row has its own
-process, so the threads of a logger do not affect other rows. Loggers that are not installed are skipped.
-The import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow. The first
-shows how much the probe adds to a step of 50 ms if the training fills the caches between two calls of the
-probe. It compares these steps with steps without calls. The second shows the cost of a scrape of ten
+process, so the threads of a logger do not affect other rows. Loggers that are not installed are skipped. The
+import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow. The first shows
+how much the probe adds to a step of 50 ms if the training fills the caches between two calls of the probe. It
+compares these steps with steps that do not call the probe. The second shows the cost of a scrape of ten
 thousand series.
 """
 
@@ -202,7 +202,7 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 def microseconds(step: Step, first: int) -> tuple[list[float], int]:
     """Run a step in batches for about ``SECONDS`` seconds.
 
-    Return the microseconds per step of each batch, and the number of the last step.
+    Return the microseconds per step of each batch and the number of the last step.
     """
     number, took, until = first, [], time.perf_counter() + SECONDS
     while (begin := time.perf_counter()) < until:
@@ -323,7 +323,7 @@ def cold(folder: Path) -> dict[str, Costs]:
 
 
 def rendering_milliseconds() -> tuple[float, int]:
-    """Return the milliseconds of a scrape, and the number of series.
+    """Return the milliseconds of a scrape and the number of series.
 
     All values of the ten thousand series change between two scrapes. The unit is processor time.
     """

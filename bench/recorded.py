@@ -14,7 +14,7 @@ from stallwatch_rules.samples import extract
 _CHAT = "deepspeedai+DeepSpeedExamples__applications+DeepSpeed-Chat+training+step2_dpo_finetuning"
 #: Logs that contain several runs, and the words that begin each later run. The time between two runs
 #: is not a stall. The same applies to a gap in a log: DeepSpeed-Chat's log does not contain steps 460 to
-#: 1730. The 1,290 steps across this gap took 894 seconds, and were as fast as the steps before and after it.
+#: 1730. The 1,290 steps across this gap took 894 seconds and were as fast as the steps around it.
 SEVERAL_RUNS = {
     "Tianshi-Xu+assignment5-alignment__rl_grpo_clip_offpolicy.log": "rollout batch 0 generated",
     f"{_CHAT}+training_log_output+opt-350M_globalBatchSize-32.log": "step=1740,",

@@ -70,7 +70,7 @@ def generate(path: Path) -> None:
 
 
 def samples(log: Path) -> int:
-    """Read all samples of a log as rows, and return the number of rows."""
+    """Read all samples of a log as rows and return the number of rows."""
     return sum(map(len, Sampling([log]).rows()))
 
 
@@ -98,7 +98,7 @@ def accepted(pattern: str) -> bool:
 
 
 def main() -> None:
-    """Run all measurements, and print the results."""
+    """Run all measurements and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "train.log")
         if len(sys.argv) == 1:

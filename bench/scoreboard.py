@@ -1,4 +1,4 @@
-"""Measure how often the diagnosis is right, for every labeled corpus on this machine.
+"""For every labeled corpus on this machine, measure how often the diagnosis is right.
 
     make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists;
                                           # without shared/corpus, docs/scoreboard.md is unchanged
@@ -7,8 +7,8 @@
 A corpus is a folder that can contain the following files. ``cases.jsonl``, ``failures.jsonl``, and
 ``benign.jsonl`` contain rows with ``id``, ``signature``, and ``log`` or ``file``. ``files.jsonl`` describes
 whole logs that are ``healthy`` or ``failed``, in rows with ``file`` and ``kind``. ``labels.jsonl`` describes
-whole logs that were unseen before, in rows with ``file``, ``verdict``, ``class``, and ``benign``. The
-recordings of the tests (``meta.json``) are read, too. Shares are printed with their 95% Wilson intervals.
+whole logs that had not been seen before, in rows with ``file``, ``verdict``, ``class``, and ``benign``. The
+recordings of the tests (``meta.json``) are also read. Shares are printed with their 95% Wilson intervals.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
 
 
 def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
-    """Diagnose one case, and return its outcome."""
+    """Diagnose one case and return its outcome."""
     name, label, content = case
     return Outcome.of(name, label, diagnosis_of(content, catalogue))
 
@@ -217,7 +217,7 @@ def benchmark_claims(console: Console) -> list[Claim]:
     help="Also write the tables to this file if --corpus is given.",
 )
 def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
-    """Diagnose every labeled case, and print how often the diagnosis is right."""
+    """Diagnose every labeled case and print how often the diagnosis is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
     corpora = [("The project's own corpus", list(OWN)), *((DEVELOPMENT, [path]) for path in more)]

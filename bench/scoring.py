@@ -192,7 +192,7 @@ class Bin:
 
 
 def calibration(claimed: Iterable[Claim]) -> list[Bin]:
-    """Group the claims into bins by confidence, and count the right claims in each bin."""
+    """Group the claims into bins by confidence and count the right claims in each bin."""
     listed = list(claimed)
     bins = []
     for low, high in BINS:

@@ -152,7 +152,7 @@ def stragglers(course: Course) -> Steps:
 
 
 def drifting(course: Course) -> Steps:
-    """Return a function that draws step times that slowly become three times as long, then short again."""
+    """Return a function that draws step times that slowly become three times as long and then short."""
     usual, length = course.between(3, 60), course.draw.randint(200, 2000)
 
     def seconds() -> float:

@@ -1,4 +1,4 @@
-"""Measure how soon Stallwatch finds a slow host, and how often it reports a healthy host as slow.
+"""Measure how quickly Stallwatch finds a slow host and how often it reports a healthy host as slow.
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
@@ -296,7 +296,7 @@ def middle(values: Array) -> Array:
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Apply `Twin` and ``Comparison`` to the same runs, and count the equal results.
+    """Apply `Twin` and ``Comparison`` to the same runs and count the equal results.
 
     Some of the runs have a slow host. Raise `AssertionError` at the first difference.
     """
@@ -328,7 +328,7 @@ def false_alarms(
     seed: int,
     note: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, float]:
-    """Return the number of alarms in healthy runs, and the number of simulated hours."""
+    """Return the number of alarms in healthy runs and the number of simulated hours."""
     draw = np.random.default_rng([seed, 7, NOISES.index(noise), round(1000 * sigma)])
     twin, factors = Twin(runs, hosts), noise_of(noise, sigma, (runs, hosts), draw)
     alarms, last = 0, np.full(runs, -_APART)

@@ -3,19 +3,19 @@
     make bench-stall
 
 The agent's own watch (``HookedProgress``, ``Advance``, ``StallWatch``) observes 10,000 hours of simulated
-runs, with a clock that jumps. The signals of the runs come from a probe, or from the reader of log lines.
-Then the watch reads the healthy recordings of the test corpus line by line, provided that their lines have
-times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
+runs, with a clock that jumps. The signals of the runs come from a probe or from the reader of log lines. Then
+the watch reads the healthy recordings of the test corpus line by line, provided that their lines have times.
+``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
 A simulated run takes up to 40 minutes to start, and its first step includes a compilation. The durations of
 its steps are even, log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting. A step takes
-at most ten minutes. After 20 to 500 steps, the run evaluates 5 to 60 batches with a probability of 0.7, and
+at most ten minutes. After 20 to 500 steps, with a probability of 0.7, the run evaluates 5 to 60 batches and
 then computes metrics for up to three minutes. With the same probability, it writes a checkpoint for 2 to 600
 seconds. Other runs have rollouts, restarts, compilations of up to ten minutes, or only logs. Runs with a
 probe are watched twice: with their thresholds alone, as on hosts where stacks cannot be sampled, and with
-stack samples. A simulated sample shows the call of rank 0, and shows the other ranks in a collective. It
-shows transferred bytes during a save or a load, and no other counters. A hang is a call of the program's own
-code in the current phase of the run.
+stack samples. A simulated sample shows the call of rank 0 and shows the other ranks in a collective. It shows
+transferred bytes during a save or a load, and no other counters. A hang is a call of the program's own code
+in the current phase of the run.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def hangs(verdicts: list[Verdict]) -> str:
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """Return the number of false stalls per 1,000 hours, and the delay until hangs were found."""
+    """Return the number of false stalls per 1,000 hours and the delay until hangs were found."""
     hours, final_verdicts = sum(verdict.hours for verdict in verdicts), final(verdicts)
     rate = 1000 * sum(verdict.false_learnt for verdict in final_verdicts) / hours
     median = statistics.median(verdict.found_after for verdict in final_verdicts)
@@ -142,7 +142,7 @@ def summary(verdicts: list[Verdict]) -> str:
 
 
 def recordings(paths: Iterable[Path]) -> str:
-    """Return the number and the length of the healthy recordings, and the number of reported stalls."""
+    """Return the number and the total length of the healthy recordings, and the number of reported stalls."""
     found = [watch_recording(path) for path in paths]
     timed = [each for each in found if each is not None]
     stalls = sum(each.false_learnt for each in timed)

@@ -46,7 +46,7 @@ def start(stallwatch: str, folder: Path) -> float:
 
 
 def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) -> tuple[float, float]:
-    """Return the share of a core that the agent uses, and its resident memory in MB."""
+    """Return the agent's share of a core and its resident memory in MB."""
     command = [stallwatch, "run", "--port", "0", "--", sys.executable, "-c", RANKS]
     command.append(str(warm_up + seconds + 10))
     with subprocess.Popen(
@@ -63,7 +63,7 @@ def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) 
 
 
 def main() -> None:
-    """Measure all versions, and print one table."""
+    """Measure all versions and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stallwatch", nargs="+", help="path of each version's stallwatch")
     parser.add_argument("--runs", type=int, default=9)

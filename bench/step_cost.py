@@ -1,4 +1,4 @@
-"""Measure the cost of the probe's hooks per step of a plain loop, compared with a step without hooks.
+"""Measure the cost of the probe's hooks per step of a plain loop, compared with a step that has no hooks.
 
     python bench/step_cost.py
 

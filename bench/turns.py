@@ -52,7 +52,7 @@ def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) 
 
 
 def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
-    """Run all measurements, and print the results."""
+    """Run all measurements and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         processes = {}
         for order, checkout in enumerate((first, second)):

@@ -1,4 +1,4 @@
-"""Store the diagnoses of every log on this machine, and compare them after a change.
+"""Store the diagnoses of every log on this machine and compare them after a change.
 
     python bench/verdicts.py write before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
@@ -32,7 +32,7 @@ MINOR_SHOWN = 20
 
 
 def listed(corpora: tuple[Path, ...], logs: tuple[Path, ...]) -> Iterator[tuple[str, Path | str]]:
-    """Yield the name of every case, and its path or its text."""
+    """Yield the name of every case and its path or text."""
     for corpus in (*OWN, *corpora):
         for number, (name, _, content) in enumerate(cases(corpus), 1):
             yield f"{corpus.name}/{number} {name}", content
@@ -68,7 +68,7 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str]
     """
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
-    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files have no "run"
+    major += [("run", before["run"], after["run"])] if "run" in before else []  # missing in earlier versions
     major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
     minor = [
         (key, before.get(key), after.get(key))

@@ -109,7 +109,7 @@ def diagnose(
 
 
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
-    """Return the numbers in logs as a table, as ``stallwatch samples`` does.
+    """Return the metrics in logs as a table, as ``stallwatch samples`` does.
 
     `paths` are files, folders, globs, or archives. A warning names unreadable files. The table contains the
     samples of all other files. ``docs/samples.md`` explains the columns.

@@ -63,8 +63,8 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
     """Show a stall from its first healthy step to its diagnosis. Return the exit code.
 
     `recording` is a run folder of ``stallwatch run`` (default: the packaged recording), `speed` is the speed
-    factor of the replay, and `port` is the first port to try for the dashboard. With `live`, the demo trains
-    instead of replaying.
+    factor of the replay, and `port` is the first port to try for the dashboard. If `live` is true, the demo
+    trains instead of replaying.
     """
     show = _Screen()
     try:
@@ -134,7 +134,7 @@ class _Screen:
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
-    """Return the command line that replays a recording, and the expected exit code."""
+    """Return two values: the command line that replays a recording, and the expected exit code."""
     if not speed > 0:
         raise CannotStart(f"--speed must be greater than 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
@@ -306,7 +306,7 @@ class Children:
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            # List the processes again each time, because a process can start another process before it
+            # Repeat the list of processes each time, because a process can start another process before it
             # ends.
             family = self._family()
             for process in family:

@@ -1,9 +1,9 @@
 """A hook for mkdocs that builds pages of the documentation site from other files in the repository.
 
 The catalogue has a page for each rule and language, with the lines that the rule recognizes. README,
-CHANGELOG, and other files at the top of the repository are also pages of the site. Links to files without a
-page point to `repo_url` if mkdocs.yml contains this setting, and become plain text otherwise. The options of
-a command, as defined in click, replace comments such as ``<!-- options: stallwatch run -->``.
+CHANGELOG, and other files at the top of the repository are also pages of the site. If mkdocs.yml contains the
+setting `repo_url`, links to files without a page point to this URL. Otherwise, these links become plain text.
+The options of a command, as defined in click, replace comments such as ``<!-- options: stallwatch run -->``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Files outside of docs/ that are pages of the site, with the names of their pages.
+#: Files outside docs/ that are pages of the site, with the names of their pages.
 ELSEWHERE = {
     "README.md": "index.md",
     "README.zh.md": "zh/index.md",
@@ -109,7 +109,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Insert the options of commands, and adjust the links to files outside of docs/."""
+    """Insert the options of commands and adjust the links to files outside docs/."""
     uri = page.file.src_uri
     if uri.startswith(_UNSEARCHED):
         page.meta["search"] = {"exclude": True}

@@ -1,6 +1,6 @@
 """Find private words, and words that the style guide advises against: ``python tools/plain_words.py``.
 
-With ``--sample SEED``, print random texts instead, for a reader who rates them.
+If ``--sample SEED`` is set, print random texts instead, for a reader who rates them.
 
 `plain_words.toml` lists the words with their replacements and the contexts in which they are correct. The
 check covers the names in Python code, docstrings, comments, help texts, the documentation, the rule pages,

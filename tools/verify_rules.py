@@ -90,7 +90,7 @@ def verify(
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
-    """Search the package's source, and return the result for each rule that names the package."""
+    """Search the package's source and return the result for each rule that names the package."""
     search = Search(pages, package, sources.version)
     named: list[SourceFile] = []
     source: list[SourceFile] = []
@@ -159,7 +159,7 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal, and yield the function that advances the bar."""
+    """Show a progress bar on a terminal and yield the function that advances the bar."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -52,7 +52,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop pinging, and send the signal `last` if there is one, within `timeout` seconds in total."""
+        """Within `timeout` seconds in total, stop pinging and send the signal `last`, unless it is `None`."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -133,7 +133,7 @@ class DeadmanSink:
         self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:
-        """Return the reason why the agent cannot monitor the run; "" if it can."""
+        """Return the reason why the agent cannot monitor the run, or "" if the agent can."""
         silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
             return f"the agent has not checked the run for {duration_text(silent)}"

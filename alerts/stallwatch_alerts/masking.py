@@ -55,7 +55,7 @@ def hide_secrets(text: str, url: str) -> str:
 
 
 def error_line(error: Exception, url: str) -> str:
-    """Return the first line of a database's error without the secrets in `url`; "" if the error has no text.
+    """Return the first line of a database's error without the secrets in `url`, or "" if there is no text.
 
     SQLAlchemy prints the SQL statement in the following lines.
     """

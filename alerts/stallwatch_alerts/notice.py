@@ -45,7 +45,7 @@ class Channel(Protocol):
         """
 
     def has_message(self, incident: str) -> bool:
-        """Return whether the channel sent a message about this open incident and can edit it."""
+        """Return whether the channel has sent a message about this open incident and can edit the message."""
 
     def edit(self, notice: Notice) -> None:
         """Edit the message about the notice's incident. Raise an exception if the edit fails."""
@@ -150,7 +150,7 @@ def planned_key(key: str) -> str:
 
 
 def key_of_planned(key: str) -> str:
-    """Return the key that ``planned_key`` converted to `key`; "" if `key` is not a planned key."""
+    """Return the key that ``planned_key`` converted to `key`, or "" if `key` is not a planned key."""
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 

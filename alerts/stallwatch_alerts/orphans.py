@@ -96,7 +96,7 @@ def close_orphans(
 
 
 def _of_run(kept: _Agents, key: str) -> _Agents:
-    """Return the agents of the multi-host run with this key; an empty list for a run on one host."""
+    """Return the agents of the multi-host run with this key, or an empty list for a run on one host."""
     return [(folder, info) for folder, info in kept if key and info.key == key]
 
 
@@ -142,7 +142,7 @@ def _close(
     here = {agent.host_in_run for _, agent in agents}
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
-            for incident in closed:  # notify first, because recorded incidents are not sent again
+            for incident in closed:  # notify first, because recorded incidents are not resent
                 (notify if not of_all_hosts or here.issuperset(incident.hosts) else adopt)(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:

@@ -17,7 +17,7 @@ _KEPT_SECONDS = 30 * 86400.0
 
 @dataclass(frozen=True)
 class Silence:
-    """A period without notifications of matching incidents. In patterns, * and ? are wildcards.
+    """A period during which matching incidents cause no notifications. In patterns, * and ? are wildcards.
 
     An empty pattern matches everything.
     """
@@ -58,7 +58,7 @@ class OperatorActions:
         migrate(engine)
 
     def silence(self, silence: Silence) -> int:
-        """Store the silence, and return its number."""
+        """Store the silence and return its number."""
         values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
         with writing(self._engine) as connection:
             connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))
@@ -66,7 +66,7 @@ class OperatorActions:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence with this number. Return False if the silence is over or does not exist."""
+        """End the silence with this number. Return False if the silence has ended or does not exist."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
@@ -106,7 +106,7 @@ class OperatorActions:
             return withdraw_escalations(connection, mine, "acknowledged")
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident since it was last opened."""
+        """Return whether a user has acknowledged the incident since the incident was last opened."""
         same = and_(
             ACKNOWLEDGEMENTS.c.incident == incident,
             INCIDENTS.c.id == incident,

@@ -29,14 +29,14 @@ class QuietHours(msgspec.Struct, frozen=True):
     but: str = "critical"  #: incidents of at least this severity are sent during quiet hours
 
     def until(self, now: float) -> float:
-        """Return the Unix time when the current quiet hours end; 0 outside of quiet hours."""
+        """Return the Unix time when the current quiet hours end, or 0 outside quiet hours."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
             ends_on = begins.date() + timedelta(days=self.end <= self.begin)
             ends = datetime.combine(ends_on, self.end, self.zone)
             # Python compares times of the same time zone by their clock readings. An hour occurs twice when
-            # summer time ends, so the Unix times are compared, too.
+            # summer time ends, so the Unix times are also compared.
             if begins <= here < ends and now < ends.timestamp():
                 return ends.timestamp()
         return 0.0

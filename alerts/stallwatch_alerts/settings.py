@@ -28,7 +28,7 @@ class AlertSettings:
 
     @property
     def all_urls(self) -> tuple[str, ...]:
-        """The URLs of all configured chats, without duplicates."""
+        """The distinct URLs of all configured chats."""
         return all_urls(self.urls, self.routes)
 
     def __repr__(self) -> str:

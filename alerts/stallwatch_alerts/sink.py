@@ -47,7 +47,7 @@ class ChatSink(DeliveryQueue):
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Receive a change of an incident, and queue a message if the change needs one."""
+        """Receive a change of an incident. If the change needs a message, queue a message."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
@@ -67,7 +67,7 @@ class ChatSink(DeliveryQueue):
     def adopt(self, incident: Incident) -> None:
         """Record that another agent of the run sent the message about this stage of an incident.
 
-        This agent then does not send the message again.
+        This agent then does not resend the message.
         """
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
@@ -77,7 +77,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether all due messages about the incident with this ID were delivered."""
+        """Return whether all due messages about the incident with this ID have been delivered."""
         return incident not in self._held and super().has_sent(incident)
 
     def _incident_message(self, incident: Incident) -> IncidentMessage:
@@ -122,7 +122,7 @@ class ChatSink(DeliveryQueue):
         return super().close(timeout)
 
     def _changes_message(self, incident: Incident) -> bool:
-        """Return whether an open incident changed its cause, history, or stacks since its last message."""
+        """Return whether the cause, history, or stacks of an open incident changed after its last message."""
         if incident.status != "open" or incident.id not in self._shown:
             return False
         before, self._shown[incident.id] = self._shown[incident.id], _shape(incident)

@@ -79,7 +79,7 @@ class IncidentStore:
             return _readable(connection.scalars(query))
 
     def get(self, incident: str) -> Incident | None:
-        """Return the incident with this ID; ``None`` if it does not exist or cannot be read."""
+        """Return the incident with this ID, or ``None`` if it does not exist or cannot be read."""
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
         return next(iter(_readable([] if payload is None else [payload])), None)

@@ -65,7 +65,7 @@ class StoreSink:
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:
-        """Queue a record that the chat was notified, so that no relay notifies the chat again.
+        """Queue a record that the chat was notified, so that no relay repeats the notification.
 
         `channel` is the fingerprint of the chat.
         """

@@ -19,8 +19,8 @@ class _End:
 class Worker(Generic[Item]):
     """Passes items to `handle` one after another, in the order of arrival.
 
-    `handle` also receives an event. ``close`` sets the event when the timeout expires. The handler must
-    then return soon. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit
+    `handle` also receives an event. ``close`` sets the event when the timeout expires. The handler must then
+    return promptly. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit
     into the queue or that ``close`` abandoned. The thread calls `begin` before the first item.
     """
 
@@ -40,7 +40,7 @@ class Worker(Generic[Item]):
         self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._give_up = threading.Event()
-        # The thread is a daemon, so that an unreachable chat does not prevent the process from ending.
+        # The thread is a daemon, so that an unreachable chat does not prevent the process from exiting.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -71,7 +71,7 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Empty the queue, and count the removed items and the unfinished item as dropped."""
+        """Empty the queue and count the removed items and the unfinished item as dropped."""
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

@@ -447,7 +447,7 @@ def benign(name: str, kind: str) -> Log:
             w.add(_caught(s), chance.randrange(s.ranks))
         w.steps(chance.randrange(8, 40), 2)
         w.finish()
-    elif kind == "unfinished":  # the log is read during the run, or was truncated
+    elif kind == "unfinished":  # the log is read during the run or was truncated
         w.start()
         w.steps(chance.randrange(20, 200))
     elif kind == "interrupted":

@@ -1,4 +1,4 @@
-"""Record the hangs of the programs in ``programs/`` and ``bench/live_programs/`` again.
+"""Rerecord the hangs of the programs in ``programs/`` and ``bench/live_programs/``.
 
     python bench/cases/record.py OUT [--only GLOB] [--jobs 2]
 

@@ -1,4 +1,4 @@
-"""Train on several hosts, and inject faults on demand.
+"""Train on several hosts and inject faults on demand.
 
     torchrun … training.py CONTROL LAYOUT
 

@@ -3,8 +3,8 @@
     python training.py SCENARIO NOTE [LOG]
 
 The output depends only on the scenario. The program writes its longest pause between two steps and its exit
-code into the file NOTE. From this file, a benchmark learns the outcome without the watcher. If LOG is
-given, the program prints into this file, and reopens it if another process has moved it, as
+code into the file NOTE. From this file, a benchmark learns the outcome without the watcher. If LOG is given,
+the program prints into this file and reopens the file if another process has moved it, as
 ``logging.handlers.WatchedFileHandler`` does.
 """
 
@@ -72,7 +72,7 @@ class Training:
 
 
 def train(scenario: str, training: Training, output: Output) -> int:
-    """Run the training of the scenario, and return its exit code."""
+    """Run the training of the scenario and return its exit code."""
     end = TOTAL if scenario == "finish" else STEPS
     for number in range(1, STEPS + 1):
         training.step(number)
@@ -97,7 +97,7 @@ def train(scenario: str, training: Training, output: Output) -> int:
 
 
 def main(scenario: str, note: str, log: str | None = None) -> int:
-    """Run the training, and write its longest pause and its exit code into the file NOTE."""
+    """Run the training and write its longest pause and its exit code into the file NOTE."""
     for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # undo the limits that a fault set on the agent
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (hard, hard))

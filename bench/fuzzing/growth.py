@@ -1,4 +1,4 @@
-"""Repeat parts of inputs, and look for parsers whose time grows faster than their input.
+"""Repeat parts of inputs and look for parsers whose time grows faster than their input.
 
 An input of four times the size is allowed to take four times as long, but not eight times as long. The
 repeated units are tokens and lines of a parser's samples, pairs of a token or line and another token, and
@@ -17,7 +17,7 @@ from fuzzing.targets import Target, seconds_for
 
 _SIZES = (16_000, 64_000)
 _FASTER = 8.0
-_FLOOR = 0.02  #: minimum seconds for the longer input; shorter times are not compared
+_FLOOR = 0.02  #: minimum number of seconds for the longer input; shorter times are not compared
 _LINES = 60  # number of sample lines that are repeated
 _PAIRED = 120
 _NESTED = (
@@ -85,7 +85,7 @@ def slow(
 
 
 def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
-    """Repeat all units of all targets, and report each parser whose time grows faster than its input."""
+    """Repeat all units of all targets and report each parser whose time grows faster than its input."""
     found = 0
     for target in targets:
         count, worst, seen = 0, 0.0, 0

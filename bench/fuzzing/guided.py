@@ -18,7 +18,7 @@ _SAMPLES = 200  # number of samples in the initial corpus
 
 
 def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
-    """Fuzz a parser until an input fails. Write this input to a file, and print the name of the file."""
+    """Fuzz a parser until an input fails. Write this input to a file and print the name of the file."""
     try:
         import atheris
     except ImportError:

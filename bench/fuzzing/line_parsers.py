@@ -68,7 +68,7 @@ def from_system(data: bytes) -> str:
 
 @functools.cache
 def own_folder() -> Path:
-    """Return a folder for this process. It is on an in-memory file system if the machine has one."""
+    """Return a folder for this process, if possible on an in-memory file system."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -76,7 +76,7 @@ def own_folder() -> Path:
 
 
 def file_of(data: bytes, name: str) -> Path:
-    """Write the bytes into a file of this name, and return its path."""
+    """Write the bytes into a file of this name and return its path."""
     path = own_folder() / name
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)

@@ -42,8 +42,8 @@ _PACKAGES = (
 _NOT_IMPORTED = ("bootstrap", ".pages.", "entry", "__main__", "migrations", ".grafana", "integrations")
 _SIZES = (2_000, 8_000)
 _FASTER = 8.0  #: smallest reported growth of the time for four times the length (linear: 4, quadratic: 16)
-_SURE = 0.004  #: minimum seconds for the longer text; a linear search takes a tenth of this time
-_ENOUGH = 20.0  # elapsed seconds after which a search is aborted
+_SURE = 0.004  #: minimum number of seconds for the longer text; a linear search takes a tenth of this time
+_ENOUGH = 20.0  # elapsed seconds after which a search is stopped
 _ENDS = ("", "\0", "\n")
 _MOST_UNITS = 16  # maximum number of texts for one pattern
 

@@ -204,7 +204,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
 
 
 def rank_files() -> list[bytes]:
-    """Return dumps of the torch flight recorder, and a snapshot of ``stallwatch stacks``."""
+    """Return dumps of the torch flight recorder and a snapshot of ``stallwatch stacks``."""
     dumps = sorted((ROOT / "tests/logs/flight_recorder").iterdir())
     snapshot = (
         b'{"time":1.8e9,"seconds":0.1,"groups":[{"ranks":[0,1],"kind":"collective","what":"all_reduce"}],'
@@ -231,5 +231,5 @@ def checkpoints() -> list[bytes]:
 
 
 def joined(parts: Iterable[bytes], between: bytes = b"\n") -> bytes:
-    """Join all parts, and return the result as a single input."""
+    """Join all parts and return the result as a single input."""
     return between.join(parts)

@@ -28,12 +28,12 @@ def event(what: str) -> None:
 
 
 def about(seconds: float, spread: float = 0.2) -> float:
-    """Return a random duration that depends on the seed. It is up to a fifth longer than `seconds`."""
+    """Return a random duration, up to a fifth longer than `seconds`, that depends on the seed."""
     return seconds * (1 + spread * random.Random(SEED).random())
 
 
 def say(*words: object) -> None:
-    """Print on rank 0 only."""
+    """Print only on rank 0."""
     if RANK == 0:
         print(*words, flush=True)
 

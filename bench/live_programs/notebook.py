@@ -1,4 +1,4 @@
-"""Run a notebook with ``jupyter nbconvert --execute``. Its kernel trains, and prints only at the end."""
+"""Run a notebook with ``jupyter nbconvert --execute``. Its kernel trains and prints only at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cell(source: str) -> dict[str, Any]:
 
 
 def execute(*sources: str) -> None:
-    """Write the notebook, and replace this process with the process that runs the notebook."""
+    """Write the notebook and replace this process with the process that runs the notebook."""
     cells = [cell(source) for source in (_SETUP, *sources)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 4}

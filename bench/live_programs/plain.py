@@ -151,7 +151,7 @@ def upload() -> None:
 
 
 def checkpoint_rotation() -> None:
-    """Save a checkpoint every 20 steps, and keep the two newest."""
+    """Save a checkpoint every 20 steps and keep the two newest."""
     loop = Loop()
     for _ in range(10):
         loop.train(20)
@@ -265,7 +265,7 @@ def parse(sample: int) -> int:
 
 
 def caught_exceptions() -> None:
-    """Log the tracebacks of bad samples, and skip these samples."""
+    """Log the tracebacks of bad samples and skip these samples."""
     logging.basicConfig(level=logging.INFO)
     loop = Loop()
     for sample in range(200):

@@ -22,7 +22,7 @@ def megatron_line(number: int) -> None:
 
 
 def megatron() -> None:
-    """Print a line for each iteration, and announce the validation."""
+    """Print a line for each iteration and announce the validation."""
     for number in range(1, 201):
         megatron_line(number)
         time.sleep(0.25)
@@ -152,7 +152,7 @@ def tqdm_bar_stops() -> None:
 
 
 def out_of_memory() -> None:
-    """Print XLA's out-of-memory error, and end with an exit code that a pipe hides."""
+    """Print XLA's out-of-memory error and end with an exit code that a pipe hides."""
     for number in range(1, 100):
         jax_line(number)
         time.sleep(0.25)

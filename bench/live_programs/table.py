@@ -72,7 +72,7 @@ def family(
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """Return a program of a family. Add the scenario, and a different launch form if any, to the name."""
+    """Return a program of a family. Its name includes the scenario and, if different, the launch form."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"

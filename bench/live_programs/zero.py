@@ -153,7 +153,7 @@ def rank_1_hangs_after_trace_cache_lines() -> None:
 
 
 def rank_0_saves_alone_zero3() -> None:
-    """Save on rank 0 only, although saving is a collective."""
+    """Save only on rank 0, although saving is a collective."""
     training = Engine(3)
     training.train(70)
     if RANK == 0:

@@ -21,14 +21,14 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True)
 class Login:
-    """The settings of the login. Without a ``metadata_url``, the dashboard has no login."""
+    """The settings of the login. If ``metadata_url`` is empty, the dashboard has no login."""
 
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-    cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; generated if empty
+    cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; if empty, generated
     viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml``, or ``*``
-    #: Entries in the same format as `viewers`. Operators do not have to be listed as viewers, too.
+    #: Entries in the same format as `viewers`. Operators do not have to be listed as viewers.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")
@@ -61,7 +61,7 @@ class Login:
 
 
 def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
-    """Return the role of the person with these claims; ``None`` if the person has no access."""
+    """Return the role of the person with these claims, or ``None`` if the person has no access."""
     known = _names_of(claims, login.groups_claim)
     if _listed(login.operators, known):
         return "operator"

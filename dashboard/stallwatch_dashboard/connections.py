@@ -1,6 +1,6 @@
-"""Limit the number of connections to the server, and the time that the server waits for a client.
+"""Limit the number of connections to the server and the time that the server waits for a client.
 
-Uvicorn 0.54 has neither limit. It waits for a request indefinitely, and accepts up to 2,048 connections at a
+Uvicorn 0.54 has neither limit. It waits for a request indefinitely and accepts up to 2,048 connections at a
 time. When all file descriptors are in use, asyncio repeatedly writes a traceback for each connection.
 """
 
@@ -49,8 +49,8 @@ class BoundedProtocol(H11Protocol):
             self._since = self.clock()
 
     def watch(self) -> None:
-        """Close the connection if the peer is overdue. Otherwise, check again later."""
-        if self not in self.connections:  # the connection is closed, or is now a WebSocket
+        """Close the connection if the peer is overdue. Otherwise, repeat the check later."""
+        if self not in self.connections:  # the connection is closed or has become a WebSocket
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent or not self._is_waiting():

@@ -25,7 +25,7 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Return the scraped endpoints, failing endpoints first, without agents whose run is in `ended`."""
+    """Return the scraped endpoints, failing endpoints first. Omit agents whose run is in `ended`."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
     return sorted(
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """Return the size of the stored numbers and the free space of the disk, in bytes.
+    """Return the size of the stored metrics and the free space of the disk, in bytes.
 
     Return None if there is no state folder.
     """

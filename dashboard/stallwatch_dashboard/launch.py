@@ -1,4 +1,4 @@
-"""Start the dashboard as a child process, and clean up when it ends."""
+"""Start the dashboard as a child process and clean up when it ends."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session until the `with` block ends or this process dies."""
+    """Run the server process in a separate session until the `with` block ends or this process ends."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -151,7 +151,7 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             number: signal.signal(number, forward)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-    except ValueError:  # outside of the main thread, signals cannot be handled
+    except ValueError:  # outside the main thread, signals cannot be handled
         yield came
         return
     try:

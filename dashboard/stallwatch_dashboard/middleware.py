@@ -107,7 +107,7 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Redirects a guessed address to the right page, and forwards all other requests.
+    """Redirects a guessed address to the right page and forwards all other requests.
 
     For an unknown page name, Streamlit shows its first page below a message in English. For a path with
     several parts, Streamlit 1.67 shows an empty page, because it looks for the frontend's files relative to
@@ -133,8 +133,8 @@ class PlotlyCache:
     """Sends the Plotly script with a version tag, and only to browsers that do not have this version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
-    a Run page would fetch and decompress the five megabytes of Plotly again. All versions have the same
-    address, so a browser stores the script but revalidates it on each use.
+    a Run page would repeat the download and decompression of the five megabytes of Plotly. All versions have
+    the same address, so a browser stores the script but revalidates it on each use.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -142,7 +142,7 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, and add the version tag to the response with the Plotly script.
+        """Forward the request and add the version tag to the response with the Plotly script.
 
         If the browser has this version, send no body.
         """

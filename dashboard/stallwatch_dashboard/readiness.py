@@ -1,8 +1,8 @@
-"""Prepare for the first request: import modules early, and exempt their objects from garbage collection.
+"""Prepare for the first request: import modules early and exempt their objects from garbage collection.
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
 ``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking these objects
-would take half of the server's time for each refresh of a page, and block the pages of all other users.
+would take half of the server's time for each refresh of a page and block the pages of all other users.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def begin() -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exempt all current objects from later collections, if many modules were imported since the last call.
+    """If many modules were imported after the last call, exempt all current objects from later collections.
 
     An object that later becomes garbage in a reference cycle is never freed. There are few such objects,
-    because this function collects existing garbage first and has an effect only a few times per process.
+    because this function collects existing garbage first and has an effect only a few times in each process.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):

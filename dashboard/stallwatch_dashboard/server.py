@@ -1,7 +1,7 @@
 """Run the process that serves the pages: start scraping, then run Streamlit.
 
 `launch` starts this process and holds the other end of its standard input. If that end closes, the starting
-process has ended, and this process ends, too.
+process has ended, and this process also exits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import from_environment
 from stallwatch_exporter.private import keep_private
 
-_END_SECONDS = 10.0  #: seconds; must exceed the time that the starting process waits before it kills this one
+_END_SECONDS = 10.0  #: seconds; must exceed the time that the starting process waits before killing it
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Define the dashboard's settings, and pass them from the starting process to the serving process."""
+"""Define the dashboard's settings and pass them from the starting process to the serving process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class DashboardSettings:
     targets: tuple[str, ...] = ()  #: agents on other hosts, as "node7:19400" or complete URLs
     language: str = "en"  #: en or zh; a user can choose the other language
     scrape_seconds: float = 1.0
-    keep_days: int = 30  #: days after which stored numbers are deleted
+    keep_days: int = 30  #: days after which stored metrics are deleted
     max_upload_mb: int = 1024  #: limit for the size of one file on the post-mortem page
     max_uploads_mb: int = 2048  #: limit for the total size of all users' uploads at one time
     max_members: int = 10_000  #: limit for the number of files in one archive
     max_expanded_mb: int = 65_536  #: limit for the expanded size of one compressed file or archive
     max_ratio: int = 200  #: limit for the number of expanded bytes per compressed byte
     incidents_url: str = ""  #: database where agents store incidents; if empty, incidents.db in `home`
-    prometheus_url: str = field(default="", repr=False)  #: stores the numbers; the URL can contain a password
+    prometheus_url: str = field(default="", repr=False)  #: stores the metrics; the URL can contain a password
     rules: tuple[str, ...] = ()  #: folders with the user's own rules
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: secret chat URLs, used by the test button
     login: Login = field(default_factory=Login)

@@ -1,4 +1,4 @@
-"""Define colors and Streamlit options. The palette by Okabe and Ito suits color-blind users."""
+"""Define colors and Streamlit options. The palette by Okabe and Ito suits users with color blindness."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 
 
 def uploader(button: str, most: str) -> str:
-    """Return a CSS style that translates the file uploader, which Streamlit 1.67 shows in English only."""
+    """Return a CSS style that translates the file uploader, which Streamlit 1.67 shows only in English."""
     box = '[data-testid="stFileUploaderDropzone"]'
     words = {
         f'{box} button [data-testid="stMarkdownContainer"] p': button,

@@ -77,9 +77,9 @@ def check_run(
     """Check a run before it starts, and return the diagnostics, the most severe first.
 
     Args:
-      config: the DeepSpeed configuration; ``None`` if the run has none.
+      config: the DeepSpeed configuration, or ``None`` if the run has none.
       scripts: the training script and the files that belong to it.
-      versions: installed versions, by canonical package name; empty if unknown.
+      versions: installed versions, by canonical package name, or an empty mapping if they are unknown.
       world_size: the number of data-parallel ranks; defaults to the number in the configuration.
       versions_source: the file that contains the versions.
       signatures: signatures of installed classes whose source can be read.

@@ -1,4 +1,4 @@
-"""Determine which lines of a script run in every run, and which lines depend on a condition."""
+"""Determine which lines of a script run in every run and which lines depend on a condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 class Conditions:
     """Analysis of how often the nodes of a script run.
 
-    The result depends on the blocks around a node, and on earlier ``return`` and ``continue`` statements.
+    The result depends on the blocks around a node and on earlier ``return`` and ``continue`` statements.
     """
 
     def __init__(self, tree: ast.Module) -> None:

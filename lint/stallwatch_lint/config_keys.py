@@ -125,8 +125,8 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Report values that DeepSpeed rejects with pydantic models, and strings that it uses in calculations.
 
-    Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0
-    and earlier read ``fp16`` and ``bf16`` without validation.
+    Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0 and
+    earlier do not validate ``fp16`` and ``bf16``.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):

@@ -68,7 +68,7 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without duplicates, sorted by severity (most severe first) and location."""
+    """Return the distinct diagnostics, sorted by severity (most severe first) and location."""
     unique = {msgspec.json.encode(found): found for found in diagnostics}
     return sorted(
         unique.values(), key=lambda found: (_ORDER[found.severity], found.file or "", found.line or 0)

@@ -1,4 +1,4 @@
-"""Represent a DeepSpeed configuration: its values, and the line of each key."""
+"""Represent a DeepSpeed configuration: its values and the line of each key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DsConfig:
         return self.get(*path) is True
 
     def at(self, *path: str) -> Place:
-        """Return the file, and the line of this key or of the nearest enclosing object with a known line."""
+        """Return the file and the line of this key or of the nearest enclosing object whose line is known."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.file, self.lines.get(path)
@@ -77,10 +77,10 @@ class DsConfig:
 
     @property
     def with_valid_stage(self) -> DsConfig:
-        """The configuration with stage 3 in place of a stage above 3.
+        """The configuration with stage 3 in place of a stage greater than 3.
 
-        A separate diagnostic reports a stage above 3. Because of this replacement, conflicts with ZeRO-3 are
-        also reported immediately, not only after the user has fixed the stage.
+        A separate diagnostic reports a stage greater than 3. Because of this replacement, conflicts with
+        ZeRO-3 are also reported immediately, not only after the user has fixed the stage.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self

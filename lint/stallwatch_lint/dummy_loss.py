@@ -197,7 +197,7 @@ def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
-    """Return whether the expression calculates a single number from a parameter, and keeps its gradient."""
+    """Return whether the expression calculates a single number from a parameter and keeps its gradient."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless

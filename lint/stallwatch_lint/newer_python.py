@@ -49,7 +49,7 @@ class NewerPython(Exception):
 def newer_syntax(
     text: str, line: int | None, reason: str, version: tuple[int, int] = sys.version_info[:2]
 ) -> tuple[str, str] | None:
-    """Return the syntax that Python `version` cannot parse, and the Python version that added this syntax.
+    """Return the syntax that Python `version` cannot parse and the Python version that added this syntax.
 
     Return ``None`` if no known syntax explains the error. `reason` is the parser's error message.
     """

@@ -96,7 +96,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
 
 def strict(found: Diagnostic) -> Diagnostic:
-    """Raise the severity of a diagnostic about Hjson to ``fails``, and return other diagnostics unchanged.
+    """Raise the severity of a diagnostic about Hjson to ``fails`` and return other diagnostics unchanged.
 
     This function is for files that transformers or accelerate reads, because these libraries accept only
     JSON.

@@ -2,7 +2,7 @@
 
 With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks. ``generate`` also
 gathers weights (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
-``GatheredParameters`` and ``get_state_dict`` of accelerate (1.15.0) gather weights, too. At every stage, the
+``GatheredParameters`` and ``get_state_dict`` of accelerate (1.15.0) also gather weights. At every stage, the
 engine's ``backward`` and ``step`` reduce gradients.
 """
 
@@ -27,7 +27,7 @@ _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether 
 
 
 class Models:
-    """The names in a script that refer to models that DeepSpeed partitions, or can partition."""
+    """The names in a script that refer to models that DeepSpeed partitions or can partition."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)

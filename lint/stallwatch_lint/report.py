@@ -1,4 +1,4 @@
-"""Report the diagnostics of a check: on a terminal for users, and as JSON for programs."""
+"""Report the diagnostics of a check: on a terminal for users and as JSON for programs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ a ``ValueError`` if ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``No
 Sources in trl 1.16.0: ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``). The batch size
 is ``generation_batch_size``, or by default ``per_device_train_batch_size * world_size *
 steps_per_generation``. By default, ``steps_per_generation`` is ``gradient_accumulation_steps``.
-``num_generations`` must divide the batch size, and must be at least 2.
+``num_generations`` must divide the batch size and must be at least 2.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call constructs one of these classes, and the script does not define the name."""
+    """Return whether the call constructs one of these classes and the script does not define the name."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 

@@ -1,4 +1,4 @@
-"""Read versions of packages, and find installed combinations that are known to conflict.
+"""Read versions of packages and find installed combinations that are known to conflict.
 
 The combinations are in `facts/versions.yaml`.
 """

@@ -15,7 +15,7 @@ from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 _HEADER = 1024 * 1024  # maximum size of the headers of a file in a tar archive, in bytes
 _DIRECTORY = 16 * 1024 * 1024  # maximum size of a zip archive's directory, in bytes; enough for 100,000 files
 _KEYWORDS = 1000  # maximum number of keywords in the global headers of a tar archive
-_HEADERS = 20  # maximum number of tar entries (including folders and links) per permitted file
+_HEADERS = 20  # maximum number of tar entries (including folders and links) for each permitted file
 
 Chunks = Iterator[bytes]
 
@@ -92,7 +92,7 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def resumed(head: bytes, stream: Any) -> BinaryIO:
-    """Return a stream of the bytes already read from ``stream``, followed by its remaining bytes."""
+    """Return a stream of the bytes that have been read from ``stream``, followed by its remaining bytes."""
     return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 

@@ -61,7 +61,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a sparse file without its holes, which can contain terabytes of NULs."""
+    """Yield the bytes of a sparse file without its holes, which can contain terabytes of null bytes."""
     file, at = raw.fileno(), 0
     while True:
         try:
@@ -81,10 +81,10 @@ class BrokenStream(InputError):
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """Decompress gzip with isal, if it is installed. isal is more than twice as fast as zlib.
+    """If isal is installed, decompress gzip with isal, because isal is more than twice as fast as zlib.
 
     If a piece of the file contains an error, isal does not return the text that precedes the error in this
-    piece. In this case, the file is read again with zlib.
+    piece. In this case, the file is reread with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)

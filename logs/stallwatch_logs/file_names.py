@@ -1,4 +1,4 @@
-"""Determine from the names of files which files in a folder are logs, and which ranks printed them.
+"""Determine from the names of files which files in a folder are logs and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
 Pod, or a rank. It is the number of a rank if several files are numbered in the same way, and the first

@@ -62,7 +62,7 @@ _engine_of = functools.lru_cache(maxsize=1)(scan_engine)  # consecutive diagnose
 def read_file(
     file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
-    """Read the lines of a file, and add them to the reading of a run."""
+    """Read the lines of a file and add them to the reading of a run."""
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")

@@ -201,7 +201,7 @@ def by_job(
 
 
 def _split(name: str) -> tuple[list[str], str]:
-    """Return the names of the folders above a file, and the file's name without a compression suffix."""
+    """Return the names of a file's folders, and the file's name without a compression suffix."""
     *folders, last = _PARTS.split(name)
     return folders, _PACKED.sub("", last)
 
@@ -255,8 +255,8 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # If the numbers in some names are job numbers, numbers at the same position in other names are job
-    # numbers, too. An example is the form `%x-%j.out`.
+    # If the numbers in some names are job numbers, numbers at the same position in other names are also job
+    # numbers. An example is the form `%x-%j.out`.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
     for (folder, text), ends in families.items():

@@ -30,7 +30,7 @@ def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """Parse the JSON in a file, and yield the lines that `lines_in` finds in the parsed value.
+    """Parse the JSON in a file and yield the lines that `lines_in` finds in the parsed value.
 
     A file that is too large or has a different format is not changed.
     """

@@ -103,7 +103,7 @@ def expand(
     records: Callable[[], str] | None = None,
     silent: set[int] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Find the logs at the paths. Return the logs in natural order, and the problems that occurred.
+    """Find the logs at the paths. Return two values: the logs in natural order and the problems.
 
     If `rank_files` is given, files with the states of ranks are added to it rather than to the logs. If
     `run_folders` is given, folders with the record of a run are added to it. Records in archives are copied,
@@ -168,7 +168,7 @@ class _Expansion:
         self.empty: list[str] = []
         self.empty_members: list[str] = []  #: empty logs in archives
         self.named_empty: list[str] = []  #: empty files that the user named
-        # Files already found, because a file with two paths must be read only once.
+        # Files that have been found, because a file with two paths must be read only once.
         self._known: set[tuple[int, int]] = set()
 
     def add(self, path: str, named: bool = True) -> None:
@@ -285,7 +285,7 @@ class _Expansion:
     def take(
         self, name: str, reopen: Callable[[], BinaryIO], size: int, named_by_user: bool, path: str = ""
     ) -> None:
-        """Add a file that can be opened again. Its content shows whether it is a log or an archive."""
+        """Add a file that can be reopened. Its content shows whether it is a log or an archive."""
         with reopen() as raw:
             head = raw.read(_HEAD)
         kind = kind_of(head)
@@ -369,7 +369,7 @@ class _Expansion:
         return self._takes_ranks(name, head, member.size, False, member.chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Open a pipe. If there is a deadline, do not wait for a process that opens the pipe for writing."""
+        """Open a pipe. If there is a deadline, return even if no process has opened the pipe for writing."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
@@ -543,7 +543,7 @@ def _binary(name: str) -> InputProblem:
 
 
 OnProgress = Callable[[int, int], None]
-"""Called with the bytes read so far and the total, both on disk."""
+"""Called with two numbers of bytes on disk: the bytes that have been read, and all bytes."""
 
 
 def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
@@ -553,7 +553,7 @@ def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Call
 
 
 class ProgressReader:
-    """Reader of several files in sequence. It passes the number of bytes read, as on disk, to `progress`."""
+    """Reader of several files in sequence. It passes the number of bytes read from disk to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)

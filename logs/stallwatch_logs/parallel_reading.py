@@ -31,7 +31,8 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: The corresponding minimum for a forked process. It is lower, because a forked process loads nothing.
+#: The corresponding minimum for a forked process. The number is lower, because a forked process loads
+#: nothing.
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: In this Python version and later, a pool forks all its processes for its first job. In earlier versions, a
@@ -46,9 +47,9 @@ class Parallel:
     """Options for reading files in parallel, in new processes or with an executor that the caller provides.
 
     Processes are spawned as in ``multiprocessing``. Therefore, a script that reads in parallel needs an
-    ``if __name__ == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this
-    process. Processes are then forked. A spawned process, in contrast, needs time to import and load
-    everything again.
+    ``if __name__ == "__main__":`` guard. On Linux, a caller can set ``may_fork`` if nothing else runs in this
+    process. Processes are then forked. A spawned process, in contrast, needs time to repeat all imports and
+    loads.
     """
 
     workers: int = 1  #: number of processes, including the current process
@@ -91,7 +92,7 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files in order, and add them to the reading of a run.
+    """Read the files in order and add them to the reading of a run.
 
     Several processes are used if they save time. If ``whole`` is True, only the current process reads the
     files, and it reads every line.
@@ -200,7 +201,7 @@ class Healthy(NamedTuple):
     """A run that the user expects to be healthy. Another run is compared with it."""
 
     baseline: Baseline
-    verdict: Verdict  #: Verdict on the run. It shows whether the run is really healthy.
+    verdict: Verdict  #: Verdict on the run. The verdict shows whether the run is in fact healthy.
     problems: list[InputProblem]
 
 
@@ -228,7 +229,7 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run, and return its reading and the problems.
+    """Read a run and return its reading and the problems.
 
     Use this function if the diagnosis alone is not sufficient.
 

@@ -44,7 +44,7 @@ class RayExecutor(Executor):
 def ray_executor(**options: Any) -> RayExecutor:
     """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
 
-    If this process is not yet connected to the cluster, the function connects to it in the same way as
-    ``ray.init``. The options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
+    If this process is not connected to the cluster yet, the function connects to the cluster in the same way
+    as ``ray.init``. The options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
     """
     return RayExecutor(**options)

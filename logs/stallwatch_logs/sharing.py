@@ -80,7 +80,7 @@ class Sharing:
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files, and add them to the reading of a run.
+        """Read all files and add them to the reading of a run.
 
         Yield each file with its result, in the order of the files.
         """

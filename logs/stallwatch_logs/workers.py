@@ -1,4 +1,4 @@
-"""Run the jobs that another process sends: read files for this process, and return the results."""
+"""Run the jobs that another process sends: read files for this process and return the results."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ _board: Board | None = None
 
 
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
-    """Prepare a worker process. The worker ends with its parent process and ignores interrupts.
+    """Prepare a worker process. The worker exits with its parent process and ignores interrupts.
 
-    If the process was forked, ``engines`` contains the compiled patterns, so the worker does not compile
-    them again.
+    If the process was forked, ``engines`` contains the compiled patterns, so the worker does not recompile
+    them.
     """
     global _board  # global, because a pool can prepare objects for its jobs only in global variables
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -40,7 +40,7 @@ _COMMANDS = {
     "demo": "runs",
 }
 _INTERNAL_ERROR = 70  # EX_SOFTWARE in sysexits.h
-_EXIT_SECONDS = 10.0  # maximum seconds for the interpreter to exit
+_EXIT_SECONDS = 10.0  # maximum number of seconds for the interpreter to exit
 _UNWRITTEN = 2
 _OBJECTS = 100_000  #: objects created between two garbage collections
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write raises
@@ -57,7 +57,7 @@ class StallwatchGroup(Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the command's module and return the command; `None` if the command does not exist."""
+        """Import the command's module and return the command, or `None` if the command does not exist."""
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"stallwatch.cli.{_COMMANDS[cmd_name]}"), cmd_name)

@@ -218,7 +218,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     outboxes = _outboxes(config)
     for named in drop:
         _drop(outboxes, named, settings.all_urls, config["ui.language"])
-    shared = Outbox(store.engine)  # agents and relays record sent messages in this database, too
+    shared = Outbox(store.engine)  # agents and relays also record sent messages in this database
     settled_checks = (shared.notified_meanwhile, notified_elsewhere(config))
     senders = [
         Sender(
@@ -266,7 +266,7 @@ def _waiting(outboxes: Sequence[Outbox]) -> list[Delivery]:
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
     """Discard the messages for a chat that is no longer configured.
 
-    `named` is the beginning of the chat's fingerprint, and must match only one chat.
+    `named` is the beginning of the chat's fingerprint and must match only one chat.
     """
     from stallwatch_alerts.notice import fingerprint
 

@@ -40,7 +40,7 @@ class Inputs:
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the package versions from a file, another Python, or this Python; empty if unknown."""
+        """Return the package versions from a file, another Python, or this Python. If unknown, return {}."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)

@@ -107,7 +107,7 @@ class App:
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
-        """Load the configuration with the command's flags, and report its problems on stderr.
+        """Load the configuration with the command's flags, and report problems on stderr.
 
         If `ends_for` returns True for the key of a problem, call `also` to report further problems, and end
         the command with exit code 2.
@@ -147,7 +147,7 @@ def setting_option(
 ) -> Callable[[_Command], _Command]:
     """Return a decorator that adds an option to a command. The option's value overrides a configuration key.
 
-    For a flag, `given` is the value that the flag sets, if it is not ``True``.
+    For a flag, `given` is the value that the flag sets if this value is not ``True``.
     """
 
     def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -209,7 +209,7 @@ def print_notices(problems: Iterable[object]) -> None:
 
 
 def report_wrong_alerts(loaded: Config) -> bool:
-    """Report unusable chat URLs, and routes with unknown rules or families; return whether there are any."""
+    """Report unusable chat URLs, and routes with unknown rules or families. Return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
         return False  # avoid imports that are usually unnecessary
     from importlib.util import find_spec
@@ -239,7 +239,7 @@ def extra(name: str, language: str = "en") -> Iterator[None]:
 
 
 def open_incidents(config: Config) -> IncidentStore:
-    """Return the incident database; raise ``ClickException`` if it cannot be opened."""
+    """Return the incident database. Raise ``ClickException`` if the database cannot be opened."""
     with extra("alerts", config["ui.language"]):
         from stallwatch.config.handover import open_store
         from stallwatch_alerts.masking import hide_secrets
@@ -252,7 +252,7 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def stop_event() -> threading.Event:
-    """Return an event that Control+C and SIGTERM set, instead of ending the process."""
+    """Return an event that Control+C and SIGTERM set. These signals then do not end the process."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -263,7 +263,7 @@ def stop_event() -> threading.Event:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file; raise ``OSError`` if the file or its folder is a link that belongs to another account."""
+    """Write a file. Raise ``OSError`` if the file or its folder is a link that belongs to another account."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link that belongs to another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -314,7 +314,7 @@ def print_line(text: str) -> None:
 
 
 def show_table(table: Table) -> bool:
-    """Print the table if it has rows; return whether it has rows."""
+    """If the table has rows, print the table. Return whether the table has rows."""
     from rich.console import Console
 
     console = Console()
@@ -326,7 +326,7 @@ def show_table(table: Table) -> bool:
 
 
 def rendered(show: Callable[[Console], None], *, coloured: bool) -> str:
-    """Return the text that `show` prints: in color and as wide as the terminal, or plain with 100 columns."""
+    """Return the text that `show` prints: in color at the terminal's width, or plain at 100 columns."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -341,7 +341,7 @@ _WORTH_A_BAR = 32 * 1024 * 1024
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that shows the progress of reading; ``None`` if stderr is not a terminal.
+    """Yield a callback that shows the progress of reading, or ``None`` if stderr is not a terminal.
 
     The bar appears only for large inputs.
     """

@@ -25,7 +25,7 @@ from stallwatch_exporter.private import keep_private
 @rules_option
 @click.pass_obj
 def coordinator(app: App) -> None:
-    """Merge the reports of the agents of all runs, and send messages on behalf of the agents.
+    """Merge the reports of the agents of all runs and send messages on behalf of the agents.
 
     \b
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator

@@ -256,7 +256,7 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
 
 def _form(**options: bool) -> str | None:
-    """Return the form of the report that the user requested; ``None`` for the default form for terminals."""
+    """Return the form of the report that the user requested, or ``None`` for the terminal's default form."""
     forms = [name for name, wanted in options.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(

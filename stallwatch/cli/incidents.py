@@ -212,7 +212,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
-    """Return the incident database and the store of users' responses; raise `ClickException` on failure."""
+    """Return the incident database and the store of users' responses. Raise `ClickException` on failure."""
     store = open_incidents(config)
     from stallwatch_alerts.people import OperatorActions  # imported late, because its library is optional
 
@@ -310,7 +310,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the only run whose incident IDs start with `name`; otherwise return `name` unchanged."""
+    """If only one run has incident IDs that start with `name`, return this run. Otherwise, return `name`."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
@@ -323,7 +323,7 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; if neither exists, return all IDs."""
+    """Return the only incident, or the only open incident. If neither exists, return all IDs."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

@@ -35,14 +35,14 @@ from stallwatch_exporter.settings import is_own_address
 @rules_option
 @click.pass_obj
 def relay(app: App, insecure: bool) -> None:
-    """Forward alerts from Alertmanager to the chats, and add the diagnosis to each alert.
+    """Forward alerts from Alertmanager to the chats and add the diagnosis to each alert.
 
     \b
     stallwatch relay
     STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
 
     Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). The relay keeps accepted alerts in
-    the incident database until they are delivered. It combines an alert with the incident of the run, and
+    the incident database until they are delivered. It combines an alert with the incident of the run and
     routes the alert according to [[alerts.routes]]. It does not notify a chat that the run's agent has
     already notified. To stop the relay, press Control+C.
     """

@@ -89,7 +89,7 @@ def matches(
 
 
 def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
-    """Return a catalogue with only the rules that the user named; without names, the entire catalogue."""
+    """Return a catalogue with only the rules that the user named. If there are none, return all rules."""
     from stallwatch_rules.pages.catalogue import Catalogue
 
     unknown = [rule for rule in only if rule not in catalogue.pages]
@@ -147,7 +147,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
-    """Create a table of the numbers in logs (losses, norms, rates, and memory sizes) by rank and step.
+    """Create a table of the metrics in logs (losses, norms, rates, and memory sizes) by rank and step.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
     standard input.

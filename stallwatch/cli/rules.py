@@ -104,8 +104,8 @@ def _item(pattern: str) -> str:
 def check(app: App, folder: Path | None) -> None:
     """Check rule pages: their format, their patterns, and whether the patterns match the samples.
 
-    Without DIR, the packaged rules and the configured folders are checked. Missing sections are listed. Exit
-    code: 2 if a page has a mistake.
+    If you omit DIR, the packaged rules and the configured folders are checked. Missing sections are listed.
+    Exit code: 2 if a page has a mistake.
     """
     from stallwatch_rules.authoring.checking import check_catalogue
     from stallwatch_rules.pages.catalogue import load_catalogue
@@ -247,7 +247,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
 
 
 def print_tables(pages: Sequence[RulePage], console: Console, language: str = "en") -> None:
-    """Print one table of rules per family, as wide as the terminal. Only titles are wrapped."""
+    """Print a table of rules for each family, as wide as the terminal. Only titles are wrapped."""
     from rich.table import Table
     from rich.text import Text
 
@@ -359,9 +359,9 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus /etc/prometheus/stallwatch
     stallwatch rules export --prometheus DIR --rules my-rules
 
-    catalogue.yml contains one alert per rule page, including the pages in your own folders. Each runbook_url
-    starts with [dashboard] url or [docs] url. Existing files with these names are replaced. After
-    Stallwatch or your rules change, repeat the command, and reload Prometheus.
+    catalogue.yml contains an alert for each rule page, including the pages in your own folders. Each
+    runbook_url starts with [dashboard] url or [docs] url. Existing files with these names are replaced. After
+    Stallwatch or your rules change, repeat the command and reload Prometheus.
     """
     from stallwatch_alerts.messages.links import Runbooks
     from stallwatch_alerts.prometheus.rulefiles import rule_files

@@ -89,7 +89,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     stallwatch run --name sft-7b -- deepspeed train.py --deepspeed ds.json
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
-    notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
+    notifies the configured chats. At the end, Stallwatch prints how the command ended and diagnoses any
     problem. Metrics are available at http://127.0.0.1:19400/metrics. The exit code is the exit code of the
     command, unless --fail-on-finding is set.
     """
@@ -97,7 +97,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 
     try:
         check_address_space()
-        # Report mistakes in the configuration, but start the training anyway.
+        # Report mistakes in the configuration, but start the training nevertheless.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
@@ -119,7 +119,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Destinations]:
-    """Return a function that runs and watches the command, and the destinations for the run's incidents."""
+    """Return two values: a function that runs and watches the command, and the destinations of incidents."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -136,7 +136,7 @@ def _watched_command(
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
 ) -> tuple[Callable[[], int], Destinations]:
-    """Return a function that watches a command or files, and the destinations for the run's incidents."""
+    """Return two values: a function that watches a command or files, and the destinations of incidents."""
     from stallwatch.cli.watching import Destinations
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.malloc_arenas import limit_malloc_arenas

@@ -1,4 +1,4 @@
-"""Implement ``stallwatch runs``, ``replay``, and ``demo``: list runs, and print recorded runs again."""
+"""Implement ``stallwatch runs``, ``replay``, and ``demo``: list runs and replay recorded runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched
 def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
-    The list shows each run's state, start, duration, ending, metrics address, and hosts, newest first. With
-    RUN, the list has one line for each host of that run, with the folder on that host. On a terminal, the
-    output is a table. Otherwise, tabs separate the columns.
+    The list shows each run's state, start, duration, ending, metrics address, and hosts, newest first. If you
+    specify RUN, the list has one line for each host of that run and shows the folder on that host. On a
+    terminal, the output is a table. Otherwise, tabs separate the columns.
     """
     from stallwatch_exporter.runs.runfolder import by_run, kept_runs
 
@@ -175,7 +175,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Control+C."
 )
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
-    """Replay a recorded real stall, and show how Stallwatch detects it.
+    """Replay a recorded real stall and show how Stallwatch detects it.
 
     The stall appears in the terminal, on the dashboard, and at a local chat endpoint. RECORDING is a run's
     folder that `stallwatch run` wrote (default: the packaged recording).

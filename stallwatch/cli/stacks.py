@@ -26,9 +26,9 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
 
     Ranks that have the same stack form one group; ranks that block other ranks come first. RUN is a run that
     is being watched on this host, FOLDER is the folder of the run, and PID is any process that has ranks
-    among its descendants, such as torchrun. Without an argument, the command shows the only run that is being
-    watched on this host. FILEs are outputs of --json from several hosts, or dumps from the torch flight
-    recorder; the command evaluates all their ranks together.
+    among its descendants, such as torchrun. If you specify no argument, the command shows the only run that
+    is being watched on this host. FILEs are outputs of --json from several hosts, or dumps from the torch
+    flight recorder; the command evaluates all their ranks together.
 
     \b
     stallwatch stacks

@@ -186,7 +186,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # without chats, the incidents remain for an agent that has chats
+        if self._chat is not None:  # if there are no chats, the incidents remain for an agent that has chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on, note)
 
@@ -237,7 +237,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line about the output copies and diagnosis in the run's folder, or "" if it has neither."""
+    """Return a line about the output copies and diagnosis in the run's folder, or "" if there are none."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -336,12 +336,12 @@ class TerminalSink:
             print_notice(text)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until everything in the queue is shown; return False after `timeout` seconds."""
+        """Wait until everything in the queue is shown. After `timeout` seconds, return False."""
         shown = threading.Event()
         return self._worker.put(shown) and shown.wait(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Close the sink after everything is shown; return False after `timeout` seconds."""
+        """Close the sink after everything is shown. After `timeout` seconds, return False."""
         return self._worker.close(timeout)
 
     def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:

@@ -32,7 +32,7 @@ def known_rules(catalogue: Catalogue) -> list[str]:
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Return the rules with IDs similar to `pattern`; ``None`` if `pattern` matches the ID of a rule.
+    """Return the rules with IDs similar to `pattern`, or ``None`` if `pattern` matches the ID of a rule.
 
     A relay's message about an alert without an incident has the alert's name as its rule, such as
     ``StallwatchAgentGone``. This function cannot check such names, because users can add alerts.
@@ -149,7 +149,7 @@ def connecting(config: Config, url: str) -> Channel:
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Return the error for a URL that Apprise rejects; ``None`` if Apprise accepts the URL."""
+    """Return the error for a URL that Apprise rejects, or ``None`` if Apprise accepts the URL."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 

@@ -1,4 +1,4 @@
-"""Convert the configuration to the settings of other packages, and open the incident database."""
+"""Convert the configuration to the settings of other packages and open the incident database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rule_folders(config: Config) -> list[Path]:
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return the limits for compressed logs, and the deadline, `seconds` from now, for reading all logs."""
+    """Return the limits for compressed logs and the deadline, `seconds` from the call, for all reading."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(

@@ -142,7 +142,7 @@ def _check_home(config: Config) -> None:
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # for example, a folder without access; the code that uses the folder reports the reason
+    except OSError:  # for example, access is denied; the code that uses the folder reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, not a folder, so Stallwatch cannot store its state there"
@@ -179,7 +179,7 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
 
 
 def _leave_out_foreign_rules(config: Config) -> None:
-    """Ignore rule folders that only the configuration file names, if other accounts can write their pages."""
+    """Ignore rule folders that only the configuration file names if other accounts can write their pages."""
     dirs = config.settings["rules.dirs"]
     if config.file is None or not dirs.source.startswith(str(config.file)):
         return
@@ -271,7 +271,7 @@ def _are_routes(name: str, value: Any) -> bool:
 
 
 def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
-    """Store all readable routes of the file in the configuration, and report all mistakes."""
+    """Store all readable routes of the file in the configuration and report all mistakes."""
     from stallwatch.config.routes import BadRoute, routes_from
 
     file, at, key = str(path), line_of(config, "alerts", name), BY_NAME["alerts.routes"]
@@ -434,7 +434,7 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """Return the most similar name of a key; empty if the name of a section is more similar."""
+    """Return the most similar name of a key, or "" if the name of a section is more similar."""
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

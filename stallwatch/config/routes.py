@@ -29,7 +29,7 @@ class BadRoute(BadValue):
 
 
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
-    """Return the routes in the order of the file, and all problems in the routes.
+    """Return the routes in the order of the file and all problems in the routes.
 
     A route with a mistake is ``broken``. All incidents that match its readable conditions are sent to all
     chats, because too many receivers are better than no receiver.

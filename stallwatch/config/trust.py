@@ -1,4 +1,4 @@
-"""Trust a configuration at a default path only if other accounts cannot write it, or the user trusts it.
+"""Trust a configuration at a default path only if other accounts cannot write to it or the user trusts it.
 
 A configuration can contain commands (``stall.on_stall``) and addresses. If a user starts Stallwatch in
 ``/tmp`` or in a shared folder, another account could use a configuration file there to run commands as that
@@ -49,13 +49,13 @@ def read_if_trusted(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for reading, but do not wait for a writer if the file is a pipe."""
+    """Open a file for reading, even if the file is a pipe that no writer has opened."""
     waits = getattr(os, "O_NONBLOCK", 0)
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return why another account can write or replace this file or folder; ``None`` if no other account can.
+    """Return why another account can write or replace this file or folder, or ``None`` if none can.
 
     `status` is the status of the file if it is already open. The accounts of root and of the user do not
     count.
@@ -74,7 +74,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow symbolic links. Yield the folder of each path on the way, and the status of each link."""
+    """Follow symbolic links. Yield the folder of each path on the way and the status of each link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -85,7 +85,7 @@ def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return why another account can write rule pages in this folder; ``None`` if no other account can.
+    """Return why another account can write rule pages in this folder, or ``None`` if no other account can.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
     create the link's target later. A folder is checked only once, even if several links point to it (`seen`).
@@ -126,7 +126,7 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
     """Return whether the file's group contains only its owner or the user, as is usual with umask 002.
 
-    It is not sufficient that the group has no other listed members, because a directory server might not
+    A group is not private merely because it has no other listed members, because a directory server might not
     list accounts that have the group as their primary group. By convention, a group with the name of the
     account is private.
     """
@@ -178,7 +178,7 @@ def trust_file() -> Path:
 
 
 def trusted_files() -> dict[str, str]:
-    """Return the digests of the trusted files by path; empty if other accounts can write the list."""
+    """Return the digests of the trusted files by path, or {} if other accounts can write the list."""
     path = trust_file()
     try:
         found = json.loads(path.read_bytes()) if distrust(path) is None else {}

@@ -1,4 +1,4 @@
-"""Check one value of the configuration. Values come from TOML, or are parsed from text."""
+"""Check one value of the configuration. Values come from TOML or are parsed from text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def example(key: Key) -> str:
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """Return the usable entries of a list, and a problem for each unusable entry.
+    """Return the usable entries of a list and a problem for each unusable entry.
 
     An unusable chat must not disable the other chats. A value that is not a list is returned unchanged.
     """
@@ -170,12 +170,12 @@ def type_of(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name that is most similar to `name`; empty if no name is similar enough."""
+    """Return the known name that is most similar to `name`, or "" if no name is similar enough."""
     return _nearest(name, tuple(known), cutoff)
 
 
 def did_you_mean(near: str) -> str:
-    """Return a question about the nearest name, followed by a space; empty if there is no such name."""
+    """Return a question about the nearest name, followed by a space, or "" if there is no such name."""
     return f"did you mean {near}? " if near else ""
 
 

@@ -48,7 +48,7 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """Return this process's probe. Without an agent, create a probe whose numbers this process serves."""
+    """Return this process's probe. If there is no agent, create a probe whose metrics this process serves."""
     global _begun
     module = api()
     current: Probe = module.current()
@@ -62,7 +62,7 @@ def probe(name: str | None = None) -> Probe:
 
 
 def endpoint() -> str | None:
-    """Return the URL of this process's own metrics; ``None`` if an agent serves them."""
+    """Return the URL of this process's own metrics, or ``None`` if an agent serves them."""
     return _served.server.url if _served is not None and _served.server is not None else None
 
 
@@ -98,16 +98,16 @@ class TrainingRun:
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step.
 
-        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, and ``loss_scale``. The
-        method does not wait for a tensor on a device. Without `number`, the steps are counted. An unknown
-        name is reported once on standard error.
+        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, and ``loss_scale``. The method
+        does not wait for a tensor on a device. If `number` is omitted, the steps are counted. An unknown name
+        is reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)
         self._probe.step(number, **values)
 
     def value(self, name: str, value: Any) -> None:
-        """Report a number that belongs to the next step."""
+        """Report a value that belongs to the next step."""
         if str(name) not in self._fields:
             self._unknown("number", [name], self._fields)
         self._probe.value(name, value)

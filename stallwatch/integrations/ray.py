@@ -19,7 +19,7 @@ def ray_runtime_env(
 
     With ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``, actors that train on the
     driver's host are ranks of the driver's agent. Workers on other hosts, or with their own agent, are not
-    affected. Outside of ``stallwatch run``, the environment is unchanged.
+    affected. Outside ``stallwatch run``, the environment is unchanged.
 
     Ray replaces ``${NAME}`` with the worker's own variables (2.60, _private/utils.py, update_envs).
     """

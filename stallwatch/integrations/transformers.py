@@ -13,7 +13,7 @@ from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """A callback that reports steps, phases, memory, and the numbers that the Trainer of transformers logs.
+    """A callback that reports steps, phases, memory, and the metrics that the Trainer of transformers logs.
 
     `name` is the name of the run if no agent watches it. Under ``stallwatch run``, the callback is
     unnecessary but harmless.

@@ -44,8 +44,8 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
     Nothing is installed, built, or run.
 
-    The files come from the wheel that pip selects for this Python. If there is no wheel, or only an older
-    wheel, the files come from the source archive in the index.
+    The files come from the wheel that pip selects for this Python. If there is no wheel, or only a wheel of
+    an earlier version, the files come from the source archive in the index.
     """
     wanted = requirement(package, version)
     exact = Version(version) if version else None

@@ -12,7 +12,7 @@ from stallwatch_rules.matching.database import BlockScanner
 from stallwatch_rules.pages.patterns import hyperscan
 
 Phrase = tuple[str, ...]
-"""Up to three neighbouring words."""
+"""Up to three neighboring words."""
 
 _BETWEEN = r"[^\w\x00]+"  # includes quotes and line breaks of source; NUL ends a compiled string
 _MEMORY = 512 << 20  # maximum number of bytes for google-re2; a larger set finds nothing
@@ -20,7 +20,7 @@ _LONG = 6  # minimum number of words for two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """Return the longest phrase of the words, and the longest phrase that does not overlap with it.
+    """Return the longest phrase of the words and the longest phrase that does not overlap with it.
 
     If the source inserts a value into the text, this value breaks only one of the two phrases.
     """
@@ -32,7 +32,7 @@ def rare_phrases(words: Sequence[str]) -> list[Phrase]:
 
 
 class Phrases:
-    """A case-insensitive searcher for phrases. It uses hyperscan, or google-re2 if hyperscan is missing."""
+    """A case-insensitive searcher for phrases. It uses hyperscan or, if that is missing, google-re2."""
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self._phrases = list(phrases)

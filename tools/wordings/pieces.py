@@ -1,4 +1,4 @@
-"""Split a pattern's fixed text into pieces, and search for these pieces in templates of source code.
+"""Split a pattern's fixed text into pieces and search for these pieces in templates of source code.
 
 A piece is found if the fixed text of a template covers most of the piece, in order. For example, ``Function
 SumBackward0 returned`` is found in ``"Function ", name, " returned"``. All functions are pure.

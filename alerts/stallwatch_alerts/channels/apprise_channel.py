@@ -61,7 +61,8 @@ class AppriseChannel:
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
-        # The notice being sent, and the locations of its messages in the chats that already accepted it.
+        # The notice being sent, and the locations of its messages in the chats that have already accepted the
+        # notice.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
         # Locations of the messages about open incidents, by incident ID.
         self._places: OrderedDict[str, list[Place]] = OrderedDict()
@@ -95,7 +96,7 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def has_message(self, incident: str) -> bool:
-        """Return whether this channel sent a message about the open incident and can edit it."""
+        """Return whether this channel has sent a message about the open incident and can edit the message."""
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
@@ -113,7 +114,7 @@ class AppriseChannel:
     def _masked(self, failure: ChannelError) -> ChannelError:
         """Return a copy of the error without secrets.
 
-        Raise the copy outside of exception handlers, so that Python does not chain the original error to it.
+        Raise the copy outside exception handlers, so that Python does not chain the original error to it.
         """
         return ChannelError(
             hide_secrets(redact(str(failure)), self._url)[:_LONGEST_REASON],
@@ -123,7 +124,7 @@ class AppriseChannel:
         )
 
     def _post(self, chat: Chat, notice: Notice) -> None:
-        """Send the notice to each target of the URL that has not accepted it yet."""
+        """Send the notice to each target of the URL that has not accepted the notice yet."""
         incident, grouped = _incident_of(notice), "count" in notice.facts
         before, taken = self._taken
         if before != notice:

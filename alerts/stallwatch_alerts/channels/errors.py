@@ -1,6 +1,6 @@
-"""Explain briefly why a chat refused a message, and how to fix it.
+"""Explain briefly why a chat refused a message and how to fix the problem.
 
-Error messages of libraries are long, and contain the URL. The patterns match the texts of urllib3 2
+Error messages of libraries are long and contain the URL. The patterns match the texts of urllib3 2
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
 ``strerror``. The texts of ``strerror`` depend on the system's language, so the patterns also include the
@@ -74,7 +74,7 @@ class ChannelError(Exception):
 
 
 def known_failure(output: str) -> ChannelError | None:
-    """Return the failure that a library's error text reports; ``None`` if no pattern matches the text."""
+    """Return the failure that a library's error text reports, or ``None`` if no pattern matches the text."""
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         shown = f" ({why[:80]})" if why else ""
@@ -106,7 +106,7 @@ def _advice() -> dict[str, dict[str, str]]:
 
 
 def remedy(chat: str, code: str, language: str) -> str:
-    """Return a text that explains how to fix the error; an empty text if there is no advice for the code."""
+    """Return a text that explains how to fix the error. If the code has no advice, return an empty text."""
     known = _advice()
     name = known.get(chat, {}).get(code) or known["any"].get(code, code)
     if f"chat-{name}" not in templates("en", "alerts"):

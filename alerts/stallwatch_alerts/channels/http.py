@@ -16,7 +16,7 @@ from stallwatch_alerts.channels.errors import ChannelError, known_failure
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-# Maximum bytes to read: chats echo the message, and long error pages of proxies are useless.
+# Maximum number of bytes to read: chats echo the message, and long error pages of proxies are useless.
 _MOST_BYTES = 65_536
 _LONGEST = 30.0  # maximum seconds to read a response: the timeout of ``requests`` restarts with every byte
 
@@ -52,7 +52,7 @@ class Answer:
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; an empty dict if the body is not a JSON object."""
+        """Return the JSON object in the body, or an empty dict if the body is not a JSON object."""
         try:
             found = read_json(self.text)
         except ValueError:
@@ -65,7 +65,7 @@ class Line:
     """The connection options that an Apprise URL can contain."""
 
     verify: bool = True  #: false (``?verify=no``) to accept any certificate
-    #: maximum seconds for connecting (``?cto=``) and for the response (``?rto=``)
+    #: maximum number of seconds for connecting (``?cto=``) and for the response (``?rto=``)
     timeout: tuple[float, float] = (4.0, 4.0)
     redirects: bool = False
 
@@ -76,7 +76,7 @@ def post(request: Request, line: Line) -> Answer:
         return _post(request, line)
     except requests.RequestException as error:
         failure = _failure(error, line)
-    raise failure  # raised outside of the handler, so that the library's exception is not chained
+    raise failure  # raised outside the handler, so that the library's exception is not chained
 
 
 def _post(request: Request, line: Line) -> Answer:
@@ -117,11 +117,12 @@ def _failure(error: Exception, line: Line) -> ChannelError:
 
 
 def retry_after(answer: Answer) -> float | None:
-    """Return the longest wait in seconds that a server requests; `None` if it does not request a wait.
+    """Return the longest wait in seconds that a server requests, or `None` if it does not request a wait.
 
-    ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a 429 can also contain
-    seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). The gateway of Feishu
-    sends a custom header with a 429 or, in earlier interfaces, with a 400 (open.feishu.cn, "Rate limits").
+    ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a response with status
+    429 can also contain seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). The
+    gateway of Feishu sends a custom header with status 429 or, in earlier interfaces, with status 400
+    (open.feishu.cn, "Rate limits").
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")

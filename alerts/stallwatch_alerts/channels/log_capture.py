@@ -57,7 +57,7 @@ def silence_libraries() -> None:
 class _CaptureFilter(logging.Filter):
     """A log filter that captures warnings from Apprise, and exceptions that Apprise logs only at DEBUG.
 
-    A log handler could not prevent other handlers from receiving the messages, but a filter can.
+    A log handler cannot prevent other handlers from receiving the messages, but a filter can.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -77,9 +77,9 @@ _FILTER = _CaptureFilter()
 def capture_answers(plugin: object) -> None:
     """Capture all future responses that servers send to this Apprise plugin.
 
-    Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
-    response. This function replaces ``requests`` only in the plugin's own module, so that other parts of
-    the process are not affected.
+    Every plugin of Apprise calls functions of the module ``requests`` and keeps at most the status of the
+    response. This function replaces ``requests`` only in the plugin's own module, so that other parts of the
+    process are not affected.
     """
     module = sys.modules[type(plugin).__module__]
     real = getattr(module, "requests", None)

@@ -1,1 +1,1 @@
-"""Deliver messages to chats, and record past notifications in the incident database."""
+"""Deliver messages to chats and record past notifications in the incident database."""

@@ -63,7 +63,7 @@ LOOKED_AT = 500
 # messages about its own incident. Otherwise, another message is tried only immediately after an attempt to
 # send the refused message, so that the oldest message is sent first after an outage.
 IN_ORDER = 5
-_RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt to send another message
+_RIGHT_BEHIND = 5.0  # maximum seconds from a refused message to the attempt to send another message
 _ONE_BY_ONE = 3  # up to this many waiting messages are sent separately
 
 
@@ -78,11 +78,11 @@ class Row:
     alone: bool = False
     created_at: float = 0.0
     tried_at: float = 0.0
-    is_disliked: bool = False  #: True if the chat accepted other messages since this message was created
+    is_disliked: bool = False  #: True if the chat has accepted other messages since this message was created
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Return the slice of `rows` to send now; `rows` are the waiting messages of a chat, oldest first.
+    """Return the slice of `rows` to send. `rows` are the waiting messages of a chat, oldest first.
 
     The slice is empty if all messages must wait until a refused message is retried, or until the process
     that is sending a message has finished.
@@ -98,7 +98,7 @@ def chosen(rows: Sequence[Row], now: float) -> slice:
         if is_next and row.about not in passed:
             return slice(at, at + _together(rows[at:], passed))
         if row.attempts < IN_ORDER and row.about not in passed:
-            return slice(0)  # later rows must wait, too
+            return slice(0)  # later rows must also wait
         passed.add(row.about)
         if not row.is_disliked:
             tried = min(tried, row.tried_at)

@@ -1,9 +1,9 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-The message lists the titles of the other notices, and states the total number of notices. Some chats accept
+The message lists the titles of the other notices and states the total number of notices. Some chats accept
 only 20 messages a minute, and a chat can be down for an hour. After a burst of notices, such a chat gets one
-message instead of many messages over several hours. Joining also limits the size of the database, because
-the oldest messages are joined if thousands of messages wait for one chat.
+message instead of many messages over several hours. Joining also limits the size of the database, because the
+oldest messages are joined if thousands of messages wait for one chat.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Group(msgspec.Struct, frozen=True):
     titles: list[str]  #: the first titles of the other notices, worst first
     severities: dict[str, int]  #: number of open notices by severity; "resolved" counts closed incidents
     ids: list[str]  #: the first few hundred incident IDs, for programs that receive the message
-    statuses: list[str] = []  #: the status for each of `ids`; empty in groups stored by version 0.1
+    statuses: list[str] = []  #: the status for each of `ids`; empty if version 0.1 stored the group
 
 
 def group_of(notice: Notice) -> Group:
@@ -107,7 +107,7 @@ def grouped_message(
 
 
 def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return the title of a message that reports `count` further notices, and a text that lists `titles`."""
+    """Return two texts: the title of a message with `count` further notices, and a list of `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))

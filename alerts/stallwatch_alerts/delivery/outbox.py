@@ -1,4 +1,4 @@
-"""Store the messages to send in a database, and record the notifications that each chat received.
+"""Store outgoing messages in a database and record the notifications that each chat received.
 
 After a message is stored, its delivery does not depend on the process that stored it. Several processes can
 send from the same outbox, because each process claims messages for the duration of one attempt. If the
@@ -120,10 +120,11 @@ class Outbox:
     def put(
         self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Store the messages that `make` returns, and record their notifications, in a single transaction.
+        """In a single transaction, store the messages that `make` returns and record their notifications.
 
         Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another process
-        notifies a chat of one of the incidents at the same time. The caller must then call ``put`` again.
+        notifies a chat of one of the incidents at the same time. The caller must then repeat the call of
+        ``put``.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -142,7 +143,7 @@ class Outbox:
         return drafts
 
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim and return the next due messages of the chat; ``None`` if no message is due.
+        """Claim and return the next due messages of the chat, or ``None`` if no message is due.
 
         If only a few messages are due, they are claimed one at a time. Many messages are claimed together
         and sent as one message. Nothing is claimed during a pause that the chat requested, or if the chat
@@ -215,7 +216,7 @@ class Outbox:
                 self._finished.pop(number, None)
 
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
-        """Return whether the chat's limits and pauses allow a request now. If they do, count the request."""
+        """Return whether the chat's limits and pauses allow a request. If they do, count the request."""
         with writing(self._engine) as connection:
             if not self._may_send(connection, channel, limits, now):
                 return False
@@ -310,7 +311,7 @@ class Outbox:
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether all `keys` are planned keys for which another process already notified the chat."""
+        """Return whether all `keys` are planned keys and another process has already notified the chat."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 
@@ -326,7 +327,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Withdraw this incident's escalations, and delete this agent's record of having planned them."""
+        """Withdraw this incident's escalations and delete this agent's record of having planned them."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")
@@ -360,7 +361,7 @@ class Outbox:
         return connection.execute(mine).first() is not None or pacing.expired(connection, channel) > 0
 
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
-        """Return the messages that can be sent now.
+        """Return the messages that can be sent immediately.
 
         Quiet hours end at a wall-clock time. The wait before an escalation is a duration on the steady
         clock.
@@ -389,7 +390,7 @@ class Outbox:
         refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `refusals` contains results that could not be stored."""
+        """Return the messages to send. `refusals` contains results that could not be stored."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0
@@ -449,7 +450,7 @@ class Outbox:
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
-        """Release the claim of the batch, and store `values` in its messages.
+        """Release the claim of the batch and store `values` in its messages.
 
         If the claim expired and another process claimed the messages, change nothing.
         """
@@ -463,7 +464,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time when the chat accepted its last message; 0 if it accepted no message."""
+    """Return the time when the chat accepted its last message, or 0 if it accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

@@ -65,7 +65,7 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """Return the rate limits of the chat behind an Apprise URL. Generic webhooks have no limits."""
+    """Return the rate limits of the chat that an Apprise URL identifies. Generic webhooks have no limits."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
@@ -89,8 +89,8 @@ def wait_after(failures: int, chance: float, requested: float | None = None) -> 
     """Return the wait in seconds before the next attempt. The wait is at least `requested`.
 
     The wait doubles after each refusal, up to a minute. The number `chance` between 0 and 1 spreads the
-    attempts of messages that were refused together. It never makes the wait shorter than the time that the
-    chat `requested`.
+    attempts of messages that were refused together. `chance` never makes the wait shorter than the time that
+    the chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -143,7 +143,7 @@ def may_send(
     moments: SteadyTimes,
     unrecorded: Sequence[float] = (),
 ) -> bool:
-    """Return whether the chat accepts one more message now. The messages of all processes count.
+    """Return whether the chat accepts one more message. The messages of all processes count.
 
     `unrecorded` contains the steady times of further messages, which could not be recorded.
     """

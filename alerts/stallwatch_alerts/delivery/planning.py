@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: A function that takes a chat and notification keys, and returns the keys that the chat was notified of.
 Notified = Callable[[str, Iterable[str]], set[str]]
-#: A function that takes an incident's ID, and returns the chats that received the escalation.
+#: A function that takes an incident's ID and returns the chats that received the escalation.
 Escalated = Callable[[str], set[str]]
 _SILENCES_SECONDS = 10.0
 
@@ -47,7 +47,7 @@ class Draft:
     notice: Notice
     keys: tuple[str, ...]
     about: str = ""  #: the incident's ID
-    not_before: float = 0.0  #: the earliest time to send; 0 if the message is not deferred
+    not_before: float = 0.0  #: the earliest time to send, or 0 if the message is not deferred
 
     #: True if the message is withdrawn after the incident is acknowledged or resolved.
     escalation: bool = False

@@ -1,4 +1,4 @@
-"""Accept incident updates without waiting. Background threads store the messages and deliver them."""
+"""Accept incident updates immediately. Background threads store the messages and deliver them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _TAKEN_OVER_SECONDS = 10.0  # seconds that another agent has to record an escala
 
 
 class DeliveryQueue:
-    """Accepts messages about incidents without waiting.
+    """Accepts messages about incidents immediately.
 
-    One thread stores the messages, and one thread per chat delivers them. If the disk is not writable, or if
-    there is no spool, messages are kept in memory. The queue also delivers the undelivered messages of
-    earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
-    spool.
+    One thread stores the messages, and a separate thread for each chat delivers them. If the disk is not
+    writable, or if there is no spool, messages are kept in memory. The queue also delivers the undelivered
+    messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in
+    this queue's spool.
 
-    `spool` opens the database that keeps messages until they arrive. `people` opens the database of
-    silences and acknowledgements. A background thread calls both functions. `report` receives texts about
-    unusable URLs and refused messages. `delivered` receives each chat's fingerprint and the delivered keys.
-    `settled` returns whether a relay already sent the chat a message that the spool holds for later.
+    `spool` opens the database that keeps messages until they arrive. `people` opens the database of silences
+    and acknowledgements. A background thread calls both functions. `report` receives texts about unusable
+    URLs and refused messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled`
+    returns whether a relay has already sent the chat a message that the spool holds for later.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def note(self, update: IncidentMessage) -> None:
-        """Record that another agent sent this message, so that this agent does not send it again.
+        """Record that another agent sent this message, so that this agent does not resend it.
 
         This agent still sends the incident's end and its escalations. This method never waits.
         """
@@ -114,7 +114,7 @@ class DeliveryQueue:
         return incident in self._planned
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether all due messages about this incident were delivered."""
+        """Return whether all due messages about this incident have been delivered."""
         queued = {update.incident.id for update in list(self._incident_messages)}
         if incident in self._in_hand | queued:
             return False
@@ -135,7 +135,7 @@ class DeliveryQueue:
 
     @property
     def failed(self) -> int:
-        """The number of messages that could not be delivered and are not tried again."""
+        """The number of messages that could not be delivered and are not retried."""
         left = self._waiting(self._memory) if self._closed else 0
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
@@ -196,7 +196,7 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Return whether messages can be sent from this outbox now.
+        """Return whether messages from this outbox can be sent immediately.
 
         The outbox in memory waits while the outbox on disk has messages about the same incidents. It does not
         wait if the disk is unreadable or if the run is about to end, because the messages in memory would be
@@ -222,7 +222,7 @@ class DeliveryQueue:
             ]
             try:
                 self._store(some)
-            except _SHORTAGES:  # even without memory, the next message or `close` causes a retry
+            except _SHORTAGES:  # even if no memory is left, the next message or `close` causes a retry
                 self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the messages cannot be stored
@@ -265,7 +265,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # the other agent already sent it
+            if not draft.escalation or draft.not_before - waited <= at:  # the other agent has already sent it
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 

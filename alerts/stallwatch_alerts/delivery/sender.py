@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return how many seconds the chat asked Stallwatch to wait; `None` if it did not ask."""
+    """Return how many seconds the chat asked Stallwatch to wait, or `None` if the chat did not ask."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# Minimum age of a message, in seconds, before other databases are queried. Another process cannot have
-# sent a younger message, and each query takes time.
+# Minimum age of a message, in seconds, before other databases are queried. Another process cannot have sent a
+# more recent message, and each query takes time.
 _LATE_SECONDS = 60.0
-# Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
+# Minimum number of seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
 _STUCK_SECONDS = 10.0  # seconds of failed access that indicate a fault; no process holds a lock that long
@@ -38,13 +38,13 @@ _LOOK_SECONDS = 1.0  # seconds between two checks for messages of other processe
 
 
 class Sender:
-    """Delivers the messages of one chat from `outbox` until it is closed.
+    """Delivers the messages of one chat from `outbox` until the sender is closed.
 
     `report` receives texts about failures, without secrets. `count` receives ``sent``, ``failed``, or
     ``given-up`` for each attempt. `delivered` receives the chat and the keys of the delivered messages.
     `acknowledged` returns whether a user acknowledged an incident. `settled` returns whether another process
-    already sent the chat a deferred or refused message. `turn` returns whether messages to the chat can be
-    sent now.
+    has already sent the chat a deferred or refused message. `turn` returns whether messages to the chat can
+    be sent immediately.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Sender:
             self._thread.start()
 
     def wake(self) -> None:
-        """Make the thread read the outbox now instead of after the next interval."""
+        """Make the thread read the outbox immediately instead of after the next interval."""
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
@@ -239,14 +239,14 @@ class Sender:
             return False
 
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
-        """Return the messages of the batch that another process already sent.
+        """Return the messages of the batch that another process has already sent.
 
         Only deferred messages and messages that have waited for a long time are checked.
         """
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If a query fails, send the remaining messages without further queries, although a chat might receive
-        # a message twice.
+        # If a query fails, stop querying and send the remaining messages, although a chat might receive a
+        # message twice.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

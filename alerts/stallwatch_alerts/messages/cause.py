@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Sources of these fixes. torchrun: after one process failed, SubprocessContext._poll ends all processes of
 # the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
-# in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
+# in srun(1). If the option is missing, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 # States of a rank that waits neither for a service nor for storage.
 _NOT_IN_A_CALL = frozenset(("stopped", "busy", "debugger", "input"))

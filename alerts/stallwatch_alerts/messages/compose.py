@@ -146,7 +146,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 
 
 def _advice(fix: Text, language: str) -> str:
-    """Return the advice about the ranks of a stall in plain text; empty for other fixes.
+    """Return the advice about the ranks of a stall in plain text, or "" for other fixes.
 
     The code position is neutralized, because only this part can contain text of the run, such as filenames.
     """
@@ -222,7 +222,7 @@ def _text(incident: Incident, language: str, cause: _Cause, ending: bool) -> str
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether no earlier message showed the cause and its fixes."""
+    """Return whether no earlier message has shown the cause and its fixes."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -374,7 +374,7 @@ def _step(incident: Incident, language: str) -> str:
 
 
 def _without_step(incident: Incident) -> float | TextMessage:
-    """Return the duration of an open stall, with "more than" if the threshold rounds to the same text."""
+    """Return the duration of an open stall. If the threshold rounds to the same text, add "more than"."""
     stalled, threshold = _stalled_for(incident), incident.threshold_seconds
     reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
     return message("alerts.more-than", duration=stalled) if reads_alike else stalled

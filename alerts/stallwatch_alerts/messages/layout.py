@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Split a text into blocks. Joining the blocks again gives a text with the same content."""
+    """Split a text into blocks. Joining the blocks gives a text with the same content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -116,8 +116,8 @@ def shortened(text: str, limit: int) -> str:
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
     """Return the blocks, shortened to fit into `limit`. `size` measures a text in the chat's markup.
 
-    The text is cut before it is converted to markup, so that all markup is closed and no character is split.
-    Links are removed last.
+    The text is truncated before it is converted to markup, so that all markup is closed and no character is
+    split. Links are removed last.
     """
     if size(blocks) <= limit:
         return list(blocks)
@@ -169,7 +169,7 @@ def _taken(lines: Iterable[str], room: int) -> list[str]:
 
 
 def html_page(text: str) -> str:
-    """Return the text as one HTML element for email, with everything escaped."""
+    """Return the text as one HTML element for email, with all markup escaped."""
     return f'<div style="{_FONT}">' + "".join(_as_html(block) for block in blocks_of(text)) + "</div>"
 
 

@@ -1,4 +1,4 @@
-"""Write the links below a message, and convert a rule page's Markdown to plain text."""
+"""Write the links at the end of a message and convert a rule page's Markdown to plain text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Runbooks:
     docs_url: str = ""
 
     def rule(self, page: RulePage, language: str = "en") -> str:
-        """Return the address of a rule's page; empty if neither the dashboard nor the site has the page."""
+        """Return the address of a rule's page, or "" if neither the dashboard nor the site has the page."""
         if self.dashboard_url:
             return f"{self.dashboard_url.rstrip('/')}/rules?rule={quote(page.id, safe='')}"
         if not self.docs_url or "stallwatch_rules" not in Path(page.path).parts[-5:-3]:
@@ -48,7 +48,7 @@ def command_for(page: RulePage) -> str:
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a text with one line per link, or "" without links.
+    """Return a text with a line for each link, or "" if there are no links.
 
     Each line has a label and an address or a command.
     """
@@ -60,7 +60,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with the links below it. If the result is too long, only the text is truncated."""
+    """Return the text followed by the links. If the result is too long, truncate only the text."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 

@@ -14,7 +14,7 @@ from stallwatch_rules.stacks.records import Frame, StallStacks
 from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, stacks_file, state_of, suspects
 from stallwatch_rules.text.lazy import lazy
 
-# Maximum number of innermost frames, of frames of the user's code, and of characters per frame.
+# Maximum number of innermost frames, of frames of the user's code, and of characters in a frame.
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120
 _PATH_LIMIT = 200
 _MOST_COMMANDS = 2
@@ -29,7 +29,7 @@ _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
 def answered(stacks: StallStacks, run_hosts: int, language: str) -> str:
-    """Return a text with the number of hosts that sent stacks; an empty text for a run on one host.
+    """Return a text with the number of hosts that sent stacks, or an empty text for a run on one host.
 
     `run_hosts` is the number of hosts of the run, or 0 if it is unknown.
     """
@@ -134,7 +134,7 @@ def _host_of(ranks: Sequence[int], stacks: StallStacks) -> str:
 
 
 def _there(command: str, host: str) -> str:
-    """Return the command, with ``ssh`` in front if `host` is the name of a host."""
+    """Return the command. If `host` is the name of a host, put ``ssh`` before the command."""
     if not _PLAIN.fullmatch(host):  # ssh must not parse the hostname as an option
         return command
     quoted = shlex.quote(command) if "'" in command else command  # the shell of the host also removes quotes

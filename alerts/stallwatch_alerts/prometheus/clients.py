@@ -72,7 +72,7 @@ class Prometheus(Server):
     """A client for Prometheus, or for any server with the same API."""
 
     def query(self, expression: str) -> list[Any]:
-        """Run an instant query, and return the series in its result."""
+        """Run an instant query and return the series in its result."""
         return list(self.get("/api/v1/query", query=expression)["data"]["result"])
 
     def rules(self) -> list[Any]:

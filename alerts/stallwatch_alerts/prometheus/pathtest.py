@@ -1,4 +1,4 @@
-"""Test each link of the path from a metric to the chats with a real metric and a real alert.
+"""With a real metric and a real alert, test each link of the path from a metric to the chats.
 
 The test serves one metric at the address of an agent on this host. Prometheus scrapes the metric, the rule
 ``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The test checks the

@@ -1,1 +1,1 @@
-"""Implement ``stallwatch relay``: join alerts from Alertmanager with their incidents, and notify chats."""
+"""Implement ``stallwatch relay``: join alerts from Alertmanager with their incidents and notify chats."""

@@ -1,8 +1,8 @@
 """Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
 An agent with a separate spool might have stored messages for later, to send them after quiet hours or as
-escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay
-sends its message shortly after the planned time, and withdraws it if the agent notifies the chat first (see
+escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay sends
+its message shortly after the planned time and withdraws the message if the agent notifies the chat first (see
 ``notice.planned_key``).
 """
 
@@ -110,7 +110,7 @@ class Dispatcher:
             if draft.escalation and state.over:
                 calls = (escalated_key(opening_keys(state.subject)[0]),)
                 if state.subject.is_settled or known(draft.channel, calls):
-                    continue  # the incident resolved before its escalation, or was already escalated
+                    continue  # the incident resolved before its escalation, or is already escalated
                 draft = replace(draft, keys=calls)
             if draft.not_before <= now or state.alert.name == TEST:  # a test message ignores quiet hours
                 at_once.setdefault(draft.channel, []).append(draft)
@@ -120,7 +120,7 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _notified_or_planned(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
-        """Return a function that does what `notified` does, with only one database query per chat.
+        """Return a function that does what `notified` does, with only one database query for each chat.
 
         A key also counts as notified if a message for it is planned.
         """
@@ -184,7 +184,7 @@ class Dispatcher:
         return _alert_notice(state, language)
 
     def _links(self, state: IncidentState) -> str:
-        """Return the links below a message.
+        """Return the links at the end of a message.
 
         Addresses come only from the configuration and rule files, never from a log.
         """

@@ -22,10 +22,11 @@ HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-# Maximum seconds between an incident and its alert, because of scraping, evaluation, and clock differences.
+# Maximum number of seconds between an incident and its alert, because of scraping, evaluation, and clock
+# differences.
 _APART = 120.0
 
-#: A function that takes a run's name, and returns the run's incidents, newest first.
+#: A function that takes a run's name and returns the run's incidents, newest first.
 Lookup = Callable[[str], Sequence[Incident]]
 
 
@@ -33,19 +34,19 @@ Lookup = Callable[[str], Sequence[Incident]]
 class IncidentState:
     """The state that alerts report for one incident, or for an alert without an incident."""
 
-    key: str  #: each chat gets one message per key
+    key: str  #: each chat gets one message for each key
     subject: Incident  #: the incident, or a stand-in made from the alert; compared with routes and silences
     alert: Alert
     incident: Incident | None = None
 
     @property
     def run(self) -> str:
-        """The name of the run; "" if the alert belongs to no run."""
+        """The name of the run, or "" if the alert belongs to no run."""
         return self.subject.run
 
     @property
     def severity(self) -> str:
-        """The severity: ``critical``, ``warning``, or ``info``; ``none`` if the state is never sent."""
+        """The severity: ``critical``, ``warning``, or ``info``, or ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property
@@ -85,7 +86,7 @@ def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentSta
 
 
 def doubt(alert: Alert) -> str:
-    """Return a warning that the alert's severity is missing or unknown; "" if the severity is known."""
+    """Return a warning that the alert's severity is missing or unknown, or "" if the severity is known."""
     severity = alert.labels.get("severity", "")
     if severity in RANKS or severity == _NEVER_SENT:
         return ""

@@ -63,11 +63,11 @@ class NotificationIntake:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        #: Steady time of the last notification that the watchdog alert fires; None if it does not fire.
+        #: Steady time of the last notification that the watchdog alert fires, or None if it does not fire.
         self.watchdog_at: float | None = None
 
     def receive(self, body: bytes) -> Receipt:
-        """Store the messages about a notification, and return its receipt.
+        """Store the messages about a notification and return its receipt.
 
         All messages are on disk when this method returns. Raise `WebhookProblem` if the body is not a
         notification. Any other exception means that nothing was stored, and that the sender must retry.
@@ -88,7 +88,7 @@ class NotificationIntake:
 
         If an incident is not in the database yet, wait briefly, because the agent stores a new alert's
         incident at about the same time. If the agent and the relay do not share a database, the incident
-        never arrives. The wait then costs a few seconds once per alert.
+        never arrives. The wait then costs a few seconds once for each alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(state) for state in found) or not self._waiting.acquire(blocking=False):
@@ -117,7 +117,7 @@ class NotificationIntake:
             try:
                 self._outbox.put(make, now, over)
                 break
-            except IntegrityError:  # another relay notified the chats at the same time: plan again
+            except IntegrityError:  # another relay notified the chats at the same time: repeat the plan
                 if not left:
                     raise
         return tally
@@ -190,7 +190,7 @@ class Relay:
         )
 
     def unhealthy(self) -> str:
-        """Return the reason why the relay cannot send messages; "" if it can."""
+        """Return the reason why the relay cannot send messages, or "" if the relay can."""
         try:
             self._outbox.waiting()
         except Exception as error:
@@ -202,7 +202,7 @@ class Relay:
         return ""
 
     def blind(self) -> str:
-        """Return the reason why the relay cannot send messages or receives no alerts; "" if it works."""
+        """Return the reason why the relay cannot send messages or receives no alerts, or "" otherwise."""
         watchdog_at = self._intake.watchdog_at
         if watchdog_at is None:
             return self.unhealthy() or "the alert StallwatchWatchdog is not firing"
@@ -232,7 +232,7 @@ class Relay:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, the next attempt follows a day later, which is soon enough.
+                # If the database is down, the next attempt a day later is sufficient.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 

@@ -33,7 +33,7 @@ _MOST_BYTES = 32 << 20  # Alertmanager does not limit a group; 10,000 alerts hav
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
-_LISTED_LINES = 20  # maximum number of lines per list in a response
+_LISTED_LINES = 20  # maximum number of lines in each list of a response
 _REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
@@ -111,7 +111,7 @@ class RelayServer(ServerThread):
         super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
     def refusal(self, path: str, headers: Message) -> Refusal | None:
-        """Return the reason why a request with these headers must be refused; ``None`` if it is accepted."""
+        """Return the reason to refuse a request with these headers, or ``None`` if there is no reason."""
         hosts, origins, authorization = (
             headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )

@@ -42,7 +42,7 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def started(self) -> float:
-        """The Unix time when the alert began to fire; 0 if unknown."""
+        """The Unix time when the alert began to fire, or 0 if unknown."""
         return max(0.0, _moment(self.starts_at) or 0.0)
 
     @property
@@ -52,7 +52,7 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of a request, in which the alerts are not decoded yet."""
+    """The body of a request, in which the alerts have not been decoded yet."""
 
     version: str
     group_key: str
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> float | None:
-    """Return the Unix time that Go printed; ``None`` if the text is not a time or has no time zone."""
+    """Return the Unix time that Go printed, or ``None`` if the text is not a time or has no time zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

@@ -60,7 +60,7 @@ class Timing:
 
 @dataclass
 class _Posted:
-    """A report of this agent that is not written yet, or that the merging agent has not acknowledged."""
+    """A report of this agent that has not been written yet or that the merging agent has not acknowledged."""
 
     report: AgentReport
     encoded: bytes
@@ -119,7 +119,7 @@ class PostgresBacking:
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Write this agent's report, and return the newest reply of the merging agent.
+        """Write this agent's report and return the newest reply of the merging agent.
 
         Return ``None`` if the database does not respond in time or no agent is merging the reports.
         """
@@ -348,7 +348,7 @@ class PostgresBacking:
             self._warn(f"the database in [alerts] incidents_url does not respond: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
-        """Report why an agent's report is left out, once per agent.
+        """Report why an agent's report is left out, once for each agent.
 
         An empty `agent` means the merged report of all hosts.
         """

@@ -18,13 +18,13 @@ from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
 _CONNECT_SECONDS = 2  # the shortest timeout that libpq accepts
-_OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes on a new connection
+_OPENING_SECONDS = 10.0  # maximum number of seconds for the queries that SQLAlchemy makes on a new connection
 _MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent might be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
-# With these settings, the server detects a lost host after about 11 s, and releases its lock. PostgreSQL
-# versions earlier than 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because reports that
-# are lost in a crash of the server are posted again within a heartbeat.
+# With these settings, the server detects a lost host after about 11 s and releases the host's lock.
+# PostgreSQL versions earlier than 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because
+# reports that are lost in a crash of the server are reposted within a heartbeat.
 _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -101,7 +101,7 @@ class Answer:
     """The response to a post: the reply to all agents, or the reason why the report was refused."""
 
     reply: bytes | None
-    silence: float  #: seconds since the last heartbeat of the merging agent; infinite if there was none
+    silence: float  #: seconds since the last heartbeat of the merging agent, or infinity if there was none
     refused: str
 
 
@@ -127,7 +127,7 @@ class ClusterRows:
         self._news: set[str] = set()
 
     def connect(self) -> None:
-        """Connect to the server, and create or migrate the tables if needed."""
+        """Connect to the server and create or migrate the tables if needed."""
         connection = self._open()
         if not self._migrated:
             self.disconnect()  # the migration uses its own connection
@@ -189,7 +189,7 @@ class ClusterRows:
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
     def try_to_merge(self) -> bool:
-        """Try to become the merging agent by taking the run's lock. Return whether this succeeded.
+        """Try to become the merging agent by taking the run's lock. Return whether this agent got the lock.
 
         The server then notifies this agent of each post.
         """
@@ -240,11 +240,11 @@ class ClusterRows:
         self._news.update(agents)
 
     def has_news(self) -> bool:
-        """Return whether an agent posted a report since the last call of `news`."""
+        """Return whether an agent has posted a report since the last call of `news`."""
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted reports since the last call, as notified by the server."""
+        """Return the agents that have posted reports since the last call, as notified by the server."""
         found = list(self._news)
         self._news.clear()
         return found

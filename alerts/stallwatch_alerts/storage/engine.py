@@ -1,4 +1,4 @@
-"""Open a SQLite or PostgreSQL database for simultaneous use by several processes, and migrate it."""
+"""Open a SQLite or PostgreSQL database for simultaneous use by several processes and migrate the database."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 HEAD = "0003"  #: the newest migration
 _LOCK = 0x57A11  # arbitrary number that identifies the advisory lock of Stallwatch in PostgreSQL
 _PATIENCE_SECONDS = 5
-_NEW_FILE_SECONDS = 30.0  # maximum seconds to wait while other processes create the same file
+_NEW_FILE_SECONDS = 30.0  # maximum number of seconds to wait while other processes create the same file
 _AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
 _MIGRATING = threading.Lock()
 
 
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
-    """Return an engine for a SQLAlchemy URL, without connecting.
+    """Return an engine for a SQLAlchemy URL without connecting to the database.
 
     `connect` contains options of the PostgreSQL driver.
     """
@@ -144,7 +144,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to the current schema. Leave a database of a later version unchanged.
+    """Migrate the database to the current schema. Leave a database of a later version unchanged.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.

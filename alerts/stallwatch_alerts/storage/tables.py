@@ -23,7 +23,7 @@ INCIDENTS = Table(
     Index("incidents_by_run", "run", "opened_at"),
 )
 
-#: Changes of incidents, and users' acknowledgements and notes, one per row.
+#: Changes of incidents, and users' acknowledgements and notes. Each row contains one of them.
 HISTORY = Table(
     "history",
     METADATA,
@@ -47,7 +47,7 @@ ACKNOWLEDGEMENTS = Table(
     Column("who", String(100), nullable=False),
 )
 
-#: Periods without notifications. "" matches everything, and "*" matches every run and rule.
+#: Periods during which no notifications are sent. "" matches everything, and "*" matches every run and rule.
 SILENCES = Table(
     "silences",
     METADATA,

@@ -58,7 +58,7 @@ def fine_with_warnings() -> None:
 
 
 def fine_with_dying_thread() -> None:
-    """Make a telemetry thread die while the training continues."""
+    """Make a telemetry thread fail while the training continues."""
     threading.Thread(target=lambda: {}["endpoint"]).start()
     train(total=STEPS)
     print("Training finished")

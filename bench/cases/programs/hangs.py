@@ -380,7 +380,7 @@ def helper_does_not_answer() -> None:
 
 
 def hangs_before_the_last_save() -> None:
-    """Finish the last step, and block before the final save."""
+    """Finish the last step and block before the final save."""
     global TOTAL
     TOTAL = STEPS
     Loop().train()

@@ -1,4 +1,4 @@
-"""Inject faults into a Python process: failed writes below a folder, resource limits, and a shifted clock.
+"""Inject faults into a Python process: failed writes in a folder, resource limits, and a shifted clock.
 
 ``FAULTS_FAIL`` has the form ``n:errno:once|on:folder``, and ``FAULTS_LIMIT`` has the form
 ``nofile|as:number``. Child processes do not inherit these two variables. ``FAULTS_CLOCK`` names a file that

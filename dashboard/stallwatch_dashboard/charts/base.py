@@ -35,7 +35,7 @@ Json = dict[str, Any]
 class Drawing:
     """A chart as plain dicts, which are the ``data`` and ``layout`` of Plotly.
 
-    The graph objects of Plotly would take tens of milliseconds per chart, because they validate every
+    The graph objects of Plotly would take tens of milliseconds for each chart, because they validate every
     assignment. Instead, the tests validate the charts against the Plotly schema.
     """
 
@@ -184,9 +184,9 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
     """Return the incidents' names, each above the start of the incident's band.
 
-    A name is truncated at the next name, and omitted if too little of it would remain. The last name ends at
-    the right edge of the chart if it does not fit between the start of its band and the edge. A click on a
-    name opens the incident. The ID of the incident is in the annotation's key ``name``.
+    A name is truncated at the next name. If too little of the name would remain, it is omitted. The last name
+    ends at the right edge of the chart if it does not fit between the start of its band and the edge. A click
+    on a name opens the incident. The ID of the incident is in the annotation's key ``name``.
     """
     names: list[Json] = []
     shown = sorted(
@@ -219,7 +219,7 @@ def note(text: str, colour: str, **place: Any) -> Json:
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
-    """Draw a line for each rank that `limit_ranks` selects, and a line for the numbers without a rank."""
+    """Draw a line for each rank that `limit_ranks` selects, and a line for the values without a rank."""
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
@@ -234,11 +234,11 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 
 
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
-    """Configure the vertical axis for the numbers of a run. Call this function after drawing the lines.
+    """Configure the vertical axis for the values of a run. Call this function after drawing the lines.
 
-    Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 if `from_zero` is set or if
-    all values are equal. Otherwise, Plotly would choose an axis from 1 below to 1 above the value, on which
-    1e-05 looks like 0.
+    Small values are shown as powers of ten, not as 10μ. The axis starts at 0 if `from_zero` is set or if all
+    values are equal. Otherwise, Plotly would choose an axis from 1 below to 1 above the value, on which 1e-05
+    looks like 0.
     """
     values = np.concatenate([trace["y"] for trace in chart.data] or [np.zeros(0)])
     known = values[np.isfinite(values)]
@@ -259,7 +259,7 @@ def line(
     width: float = 2,
     axis: str = "y",
 ) -> None:
-    """Draw a line over time, or over steps if `rows` has a column ``step``. Draw nothing without rows.
+    """Draw a line over time, or over steps if `rows` has a column ``step``. If `rows` is empty, draw nothing.
 
     Set `stepped` for values that are constant until the next point.
     """

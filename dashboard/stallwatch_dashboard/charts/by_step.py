@@ -27,7 +27,7 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) for each number that both runs have. The line of `other` is dashed."""
+    """Return (key, title, figure) for each metric that both runs have. The line of `other` is dashed."""
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
@@ -46,9 +46,9 @@ def compared(
 
 
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers of the lowest rank as columns ``step`` and ``v``.
+    """Return the values of the lowest rank as columns ``step`` and ``v``.
 
-    Each number is assigned the step that the run had reached at the time of the number.
+    Each value is assigned the step that the run had reached at the time of the value.
     """
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
@@ -60,7 +60,7 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) for each number in the log. The step of the primary finding is marked."""
+    """Return (key, title, figure) for each metric in the log. The step of the primary finding is marked."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:

@@ -1,4 +1,4 @@
-"""Draw a heat map that shows how many steps each rank or host lags behind, over time.
+"""Draw a heat map that shows, over time, how many steps each rank or host lags behind.
 
 Blamed hosts and ranks are marked.
 """
@@ -24,11 +24,11 @@ _LONGEST = 24  #: maximum number of characters of a host's name at the axis
 
 
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
-    """Return how many steps each rank is behind the leading rank, at each time.
+    """Return, for each time, how many steps each rank is behind the leading rank.
 
-    The result has a row per rank and a column per time span (Unix seconds). Cells before a rank's start are
-    NaN. In each time span, the last known step of a rank counts. Therefore, ranks that are scraped at
-    different times within the span do not appear to lag.
+    The result has a row for each rank and a column for each time span (Unix seconds). Cells before a rank's
+    start are NaN. In each time span, the last known step of a rank counts. Therefore, ranks that are scraped
+    at different times within the span do not appear to lag.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -44,14 +44,14 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the heat map. It shows a single rank, or the slowest rank of a host."""
+    """A row of the heat map. It shows either a single rank or the slowest rank of a host."""
 
     host: str
     rank: int | None = None
 
 
 def is_folded(hosts: Mapping[int, str]) -> bool:
-    """Return whether the heat map has a row per host, because the run's ranks are on several hosts."""
+    """Return whether the heat map has a row for each host, because the run's ranks are on several hosts."""
     return len(set(hosts.values())) > 1
 
 
@@ -69,7 +69,7 @@ def _rows(found: RunFrames, host: str) -> list[Row]:
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
-    """Return the hosts whose ranks are blamed by open incidents. Hosts of newer incidents come first."""
+    """Return the hosts whose ranks are blamed by open incidents. Hosts of the newest incidents come first."""
     ranks = [
         rank
         for incident in sorted(incidents, key=lambda incident: -incident.opened_at)
@@ -96,7 +96,7 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 
 
 def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
-    """Draw the heat map of the run, or of the ranks of `host`.
+    """Draw the heat map of the run or, if `host` is set, of the ranks of `host`.
 
     Dark cells show that a rank lags, so a rank that stays behind appears as a dark stripe.
     """
@@ -163,7 +163,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """Return the indexes of the rows with blamed ranks; an empty list if every row has blamed ranks."""
+    """Return the indexes of the rows with blamed ranks, or an empty list if every row has blamed ranks."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [

@@ -103,8 +103,8 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The threshold is high at the start of a run. Without this limit, its line would enter the chart from
-    # above.
+    # The threshold is high at the start of a run. Without this limit, the threshold's line would enter the
+    # chart from above.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
@@ -131,14 +131,14 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    """Return the seconds since the last step of a live run; 0 if the run is silent or not live."""
+    """Return the seconds since the last step of a live run, or 0 if the run is silent or not live."""
     if not span.live or span.seen_at is not None or not found.last_step_at:
         return 0.0
     return max(0.0, span.end - found.last_step_at)
 
 
 def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
-    """Return the chart of a number that each rank can report. A NaN leaves a gap in the rank's line."""
+    """Return the chart of a metric that each rank can report. A NaN leaves a gap in the rank's line."""
 
     def fill(chart: Drawing, scene: Scene) -> None:
         frame = getattr(scene.found, name)
@@ -149,7 +149,7 @@ def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
 
 
 def _memory(chart: Drawing, scene: Scene) -> None:
-    """Draw the accelerator memory of each rank. If it is unknown, draw the host memory of all processes."""
+    """Draw the accelerator memory of each rank. If this is unknown, draw the host memory of all processes."""
     found, say = scene.found, scene.say
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
@@ -220,5 +220,5 @@ OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the heat map of one host's ranks. The page shows it below the heat map of all hosts."""
+    """Return the heat map of one host's ranks. The page shows it after the heat map of all hosts."""
     return Chart("lag_ranks", "chart_lag_ranks", ("rank_steps",), partial(draw_lag, host=host))

@@ -1,1 +1,1 @@
-"""Provide the numbers, incidents, and log lines of runs to the pages."""
+"""Provide the metrics, incidents, and log lines of runs to the pages."""

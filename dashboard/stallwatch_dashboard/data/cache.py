@@ -101,7 +101,7 @@ def _first(
 
 _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum number of points of one metric; a metric with more points is thinned
-#: Points per series if a metric has many series, such as one per rank, and the maximum for all series.
+#: Points per series if a metric has many series, such as one for each rank, and the maximum for all series.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
 _MOST_FRESH = 16_000  #: maximum number of a metric's new points, kept as tuples until a page reads the metric
 
@@ -161,7 +161,7 @@ class PointCache:
                         known.fold()
 
     def forget(self) -> None:
-        """Clear the cache, so that the next query reads the file again."""
+        """Clear the cache, so that the next query rereads the file."""
         with self._lock:
             self._runs.clear()
 

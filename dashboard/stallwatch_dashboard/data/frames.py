@@ -1,4 +1,4 @@
-"""Return a run's numbers as pandas frames, which have the same form for scraped numbers and log copies."""
+"""Return a run's metrics as pandas frames, which have the same form for scraped metrics and log copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def empty() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class RunFrames:
-    """The numbers of a run as frames with columns ``rank``, ``t``, and ``v``, ordered by rank and time.
+    """The metrics of a run as frames with columns ``rank``, ``t``, and ``v``, ordered by rank and time.
 
     Rows without a ``rank`` describe the entire run; ``t`` is in Unix seconds.
     """
@@ -49,7 +49,7 @@ class RunFrames:
     phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
     last_step_at: float | None = None
-    rebuilt: bool = False  #: True if the numbers were read from log copies, because nothing was scraped
+    rebuilt: bool = False  #: True if the metrics were read from log copies, because nothing was scraped
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
@@ -74,7 +74,7 @@ class RunFrames:
 _FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_factory is empty)
 #: Metrics whose values are reported with a step, not between steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
-_LATE_SECONDS = 3.0  #: maximum seconds between a step and the scrape of its numbers
+_LATE_SECONDS = 3.0  #: maximum number of seconds between a step and the scrape of its values
 _POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
 _RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
 SILENT_SECONDS = 60.0  #: an agent that is silent for this many seconds longer than other agents is gone
@@ -82,11 +82,11 @@ _MEMORY = ("allocated", "reserved", "peak")
 
 
 class NumberStore(Protocol):
-    """A source of numbers: the local store or a Prometheus server. Times are Unix seconds."""
+    """A source of metrics: the local store or a Prometheus server. Times are Unix seconds."""
 
     @property
     def problem(self) -> Text | None:
-        """The reason why numbers are missing, for display on the pages; `None` if none are missing."""
+        """The reason why metrics are missing, for display on the pages, or `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
         """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
@@ -95,7 +95,7 @@ class NumberStore(Protocol):
         """Return the newest value of each series of a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers to show in each run's row of the table of runs."""
+        """Return the values to show in each run's row of the table of runs."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""
@@ -104,14 +104,14 @@ class NumberStore(Protocol):
         """Return the time of each host's last sign of life. For a run on one host, the result is empty."""
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the run's oldest number."""
+        """Return the time of the run's oldest value."""
 
     def close(self) -> None:
         """Release files and connections."""
 
 
 def from_store(store: NumberStore, run: str) -> RunFrames:
-    """Return all numbers of a run that the Run page draws."""
+    """Return all metrics of a run that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
         return store.series(run, f"stallwatch_{name}", points=_POINTS)
@@ -285,7 +285,7 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return the last value of a line at or before each of the `times`; NaN before the first value."""
+    """Return the last value of a line at or before each of the `times`, or NaN before the first value."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 

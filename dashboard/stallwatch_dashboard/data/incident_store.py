@@ -20,7 +20,7 @@ from stallwatch_rules.text.redact import redact
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
-_LATE_SECONDS = 300.0  #: maximum seconds from an incident's end to its last message
+_LATE_SECONDS = 300.0  #: maximum number of seconds from an incident's end to its last message
 T = TypeVar("T")
 
 
@@ -54,7 +54,7 @@ class LazyIncidentStore:
         return [incident for incident in found if incident.id not in merged]
 
     def unreadable(self) -> str | None:
-        """Return the reason why incidents cannot be read, without secrets; None if they can be read."""
+        """Return the reason why incidents cannot be read, without secrets, or None if they can be read."""
         try:
             self._opened().list(limit=1)
         except _UNREADABLE as error:

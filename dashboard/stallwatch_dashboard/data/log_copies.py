@@ -35,7 +35,7 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """The path, size, and modification time in nanoseconds. The numbers are 0 if the file is missing."""
+        """The path, size, and modification time in nanoseconds, with zeros if the file is missing."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -57,7 +57,7 @@ def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
 
 
 def _end_of(path: Path) -> bytes:
-    """Return the complete lines at the end of a file, as bytes; empty if the file cannot be read."""
+    """Return the complete lines at the end of a file, as bytes. If the file cannot be read, return b""."""
     try:
         with open_regular(path) as copy:
             size = copy.seek(0, 2)
@@ -191,7 +191,7 @@ def _offset(lines: BinaryIO, time: float) -> int:
 
 
 def _time_after(lines: BinaryIO, offset: int) -> float:
-    """Return the time of the first record that begins after `offset`; infinity if there is none."""
+    """Return the time of the first record that begins after `offset`, or infinity if there is none."""
     lines.seek(offset)
     lines.readline(1 << 20)
     while line := lines.readline(1 << 20):

@@ -24,7 +24,7 @@ PREFIX = "stallwatch_"
 IDENTITY = "stallwatch_run_info"
 MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
-MOST_SECONDS = 3.0  #: maximum seconds for the whole response
+MOST_SECONDS = 3.0  #: maximum number of seconds for the whole response
 _SOCKET_SECONDS = 1.5
 # The many buckets of a histogram are omitted, because sum and count are enough for the step time.
 _LEFT_OUT = ("_bucket", "_created")
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     run: str
     metric: str
     rank: int | None
-    labels: str  #: the labels other than run and rank, as sorted JSON; "" if there are none
+    labels: str  #: the labels other than run and rank, as sorted JSON, or "" if there are none
     value: float
     agent: str = ""  #: ``host:port`` if the run can have several agents, otherwise ""
 
@@ -73,7 +73,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
 
 
 def agent_of(labels: Mapping[str, str], port: int | str) -> str:
-    """Return an agent's ``host:port`` from the labels of ``run_info``; "" if the run has only one agent."""
+    """Return an agent's ``host:port`` from the labels of ``run_info``, or "" if the run has one agent."""
     return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 

@@ -41,7 +41,7 @@ _WAITED_STEPS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The newest numbers of a run, and the short history that its row shows. Times are Unix seconds."""
+    """The newest values of a run, and the short history that its row shows. Times are Unix seconds."""
 
     step: float | None = None
     total_steps: float | None = None
@@ -56,9 +56,9 @@ class Numbers:
     losses: tuple[float, ...] = ()  #: the loss over time, at most a few dozen values
     stalled_seconds: float | None = None  #: time lost to stalls
     stepping_seconds: float | None = None  #: time spent in steps
-    started_at: float | None = None  #: time of the run's first number
+    started_at: float | None = None  #: time of the run's first value
     ended_at: float | None = None
-    ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
+    ended_as: str = ""  #: outcome of the run, such as finished or failed, if the metrics show it
     overdue: bool = False  #: True if the time since the last sign of progress exceeds the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
     alarm_at: float | None = None  #: time when the lack of progress becomes a stall
@@ -86,7 +86,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds until the run's end, at the pace of the last steps; None if unknown."""
+        """The estimated seconds until the run's end, at the pace of the last steps, or None if unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -94,7 +94,7 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Return the share of the run's time that was spent in steps, from 0 to 1; None if it is unknown."""
+        """Return the share of the run's time that steps took, from 0 to 1, or None if it is unknown."""
         whole = self.seconds(now)
         if not whole or whole <= 0 or self.stepping_seconds is None:
             return None
@@ -111,7 +111,7 @@ class RunRow(Numbers):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the training command can still use; None if no limit is known."""
+        """Bytes of host memory that the training command can still use, or None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
@@ -130,7 +130,7 @@ class RunRow(Numbers):
 
     @property
     def invalidations_per_step(self) -> float | None:
-        """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
+        """Trace-cache invalidations per step, or None before the first step or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
 
 
@@ -197,7 +197,7 @@ def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
-    """Return one record of a run, combined from the records of all its agents; None if there are no agents.
+    """Return one record of a run, combined from its agents' records, or None if there are no agents.
 
     The run is over if an agent has ended and none is running, or if an agent reports a failure. If several
     attempts of a job have the same run name, only the newest attempt counts.
@@ -225,16 +225,16 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a multi-host run, in the order of their nodes; an empty tuple for one host."""
+    """Return the hosts of a multi-host run, in the order of their nodes, or an empty tuple for one host."""
     ordered = sorted(agents, key=lambda agent: (agent.order, agent.info.host_in_run))
     hosts = tuple(dict.fromkeys(agent.info.host_in_run for agent in ordered))
     return hosts if len(hosts) > 1 else ()
 
 
 def with_final_numbers(scraped: Numbers, logged: Progress) -> Numbers:
-    """Return the last numbers of an ended run.
+    """Return the last values of an ended run.
 
-    The diagnosis supplies numbers that are newer than the last scrape.
+    The diagnosis supplies values that are more recent than the last scrape.
     """
     return replace(
         scraped,
@@ -319,7 +319,7 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 
 
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
-    """Return whether a run without a reported stall has made no progress for an unusually long time.
+    """Return whether a run that has no reported stall has made no progress for an unusually long time.
 
     The time without progress must be longer than the total time of all steps. The reason is that the first
     few steps do not establish a regular interval, and that a stall among them is reported only after half an
@@ -379,7 +379,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return how many seconds the problem lasted; None if the incident reports only the end of a run."""
+    """Return how many seconds the problem lasted, or None if the incident reports only the end of a run."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -403,7 +403,7 @@ def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs. Runs that need attention come first and, within a state, the newest run comes first.
 
     Ended runs come last. Among them, runs that failed, or whose watch ended during a critical incident such
-    as a stall, come first. Within both groups, runs are sorted by time only.
+    as a stall, come first. Within both groups, runs are sorted only by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

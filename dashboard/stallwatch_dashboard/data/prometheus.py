@@ -1,4 +1,4 @@
-"""Read the numbers of all runs from a Prometheus server."""
+"""Read the metrics of all runs from a Prometheus server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ HISTORY_SECONDS = 60.0  #: seconds to cache past values
 
 
 class Departed:
-    """Finds the last numbers of runs that Prometheus no longer scrapes. This class is thread-safe.
+    """Finds the last values of runs that Prometheus no longer scrapes. This class is thread-safe.
 
     Times are Unix seconds.
     """
@@ -95,7 +95,7 @@ class Departed:
         self._seen: dict[str, float] = {}  # time of each run's last sign of life
         # Exact time of the last sign of life, by run and by the approximate time from the coarse query.
         self._exact: dict[tuple[str, float], float] = {}
-        self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
+        self._ended: dict[tuple[str, float | None], Latest] = {}  # last values, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of the last sign of life of each run of the last day.
@@ -120,7 +120,7 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """Return the last known numbers of `runs`. Omit runs in `there`, because they are still scraped."""
+        """Return the last known values of `runs`. Omit runs in `there`, because they are still scraped."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -136,8 +136,8 @@ class Departed:
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """Return the time of the last sign of life of each of these runs, which are no longer scraped.
 
-        One coarse query and one exact query per run are faster than a single query for the times of all
-        numbers of a day. That single query takes 9 ms per run in Prometheus 2.42.
+        One coarse query and one exact query for each run are faster than a single query for the times of all
+        values of a day. That single query takes 9 ms per run in Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -157,14 +157,14 @@ class Departed:
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
-_GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old number
+_GRID_SECONDS = 290.0  #: less than the five minutes for which Prometheus still returns an old value
 _LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds to cache the memory of all ranks, which is the largest result
 _SAME_SECONDS = 0.5  #: a page's queries within this many seconds share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts: with few lines, and with a line per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: points per line in charts: few lines, and a line for each rank
 _NOW = tuple(name for name in METRICS if name not in MEMORY)
-#: Metrics that a Run page draws without a line per rank. A single query reads all of them.
+#: Metrics that a Run page draws without a line for each rank. A single query reads all of them.
 _TOGETHER = (
     "step",
     "loss",
@@ -183,7 +183,7 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Reads numbers from a Prometheus server, and caches past values."""
+    """Reads metrics from a Prometheus server and caches past values."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -204,7 +204,7 @@ class PrometheusStore:
         return self._questions.problem
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """Return one metric of a run at evenly spaced times, and its current value."""
+        """Return a metric of a run at evenly spaced times and at the current time."""
         now = self._clock()
         start = self.first_seen(run)
         if start is None:
@@ -253,7 +253,7 @@ class PrometheusStore:
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the current numbers and the trends of runs. Trends are updated once a minute.
+        """Return the current values and the trends of runs. Trends are updated once a minute.
 
         For a single run, query only that run.
         """
@@ -272,7 +272,7 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the run's first number, found by three increasingly fine queries."""
+        """Return the time of the run's first value, found by three increasingly fine queries."""
         with self._lock:
             if run in self._first:
                 return self._first[run]
@@ -310,7 +310,7 @@ class PrometheusStore:
         return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
-        """Start the queries for the trends, and return a function that waits for the results."""
+        """Start the queries for the trends and return a function that waits for the results."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
                 return lambda kept=known: kept  # type: ignore[misc]
@@ -328,7 +328,7 @@ class PrometheusStore:
         return lambda: self._trends.keep(wanted, trends(losses.result(), sums.result(), counts.result()))
 
     def _now(self, run: str, metric: str) -> list[Any]:
-        """Return the newest numbers of one metric.
+        """Return the newest values of one metric.
 
         A single query reads all metrics that a page shows, and its result is cached.
         """

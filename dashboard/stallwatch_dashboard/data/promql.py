@@ -80,7 +80,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """The reason why numbers are missing: the newest error of a query whose last attempt failed."""
+        """The reason why metrics are missing: the newest error of a query whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -147,7 +147,7 @@ Labels = tuple[tuple[str, str], ...]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: a number can reach the server this many seconds late, so this span is queried again
+_LATE_SECONDS = 60.0  #: a value can reach the server this many seconds late, so this span is requeried
 _SAME_SECONDS = 0.5  #: seconds to reuse a result, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
@@ -161,7 +161,7 @@ class _Answer:
 
 
 class Ranges:
-    """A cache of the results of range queries. It queries only new points, and is thread-safe."""
+    """A cache of the results of range queries. It queries only new points and is thread-safe."""
 
     def __init__(self, fetch: FetchRange) -> None:
         self._fetch = fetch
@@ -169,7 +169,7 @@ class Ranges:
         self._kept: dict[str, _Answer] = {}
 
     def points(self, query: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
-        """Return at most `moments` points of each series between the two times; empty if the query failed."""
+        """Return at most `moments` points of each series between the two times, or {} if the query failed."""
         width = max(1.0, 2.0 ** math.ceil(math.log2(max(end - start, 1.0) / moments)))
         first = math.ceil(start / width) * width
         with self._lock:

@@ -1,4 +1,4 @@
-"""Read the numbers of a run from its log copies, if the run was not scraped."""
+"""If a run was not scraped, read its metrics from its log copies."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Row = tuple[int | None, float, float]  # rank, time, value
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
     """Return the frames of the run in `folders`. Set `before` if only the part before that time is needed.
 
-    The result is cached until the files change. With `before`, the result is cached permanently, because the
-    part before that time never changes.
+    The result is cached until the files change. If `before` is set, the result is cached permanently, because
+    the part before that time never changes.
     """
     version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
     with _reading:  # another thread waits, and then uses the cached result
@@ -55,7 +55,7 @@ def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _versi
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
-    """Parse the log copies in the same way as the agent did, and return their numbers by time."""
+    """Parse the log copies in the same way as the agent did, and return their values by time."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
     result = LogNumbers()

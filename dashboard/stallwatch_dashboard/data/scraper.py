@@ -1,4 +1,4 @@
-"""Scrape the numbers of every agent, by default once a second, and store them."""
+"""Scrape and store the metrics of every agent, once a second by default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
-_END_SECONDS = 3.0  #: seconds for which an agent continues to serve its numbers after the run ends
+_END_SECONDS = 3.0  #: seconds for which an agent continues to serve its metrics after the run ends
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -34,11 +34,11 @@ class TargetStatus:
     """The scraping status of one endpoint and run. Another agent can use the same port later."""
 
     url: str
-    run: str | None  #: the run that a local agent watches; None for configured targets
-    answered: float | None = None  #: time of the last response with numbers
+    run: str | None  #: the run that a local agent watches, or None for configured targets
+    answered: float | None = None  #: time of the last response with metrics
     scrapes: int = 0
     failures: int = 0
-    error: Message | None = None  #: error of the last scrape; None after a success
+    error: Message | None = None  #: error of the last scrape, or None after a success
 
     def lag(self, now: float) -> float | None:
         """Return the seconds since the last response."""
@@ -126,7 +126,7 @@ class Scraper:
                 found[endpoint(target)] = None
             except ScrapeError as error:
                 self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
-        # The newest run comes first. If two runs name the same port, the agent of the older run has ended.
+        # The newest run comes first. If two runs name the same port, the agent of the earlier run has ended.
         for info in list_runs(self._home):
             serves = info.ended_at is None or self._clock() - info.ended_at < _END_SECONDS
             if (url := _url(info)) and serves:
@@ -154,7 +154,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Call `act`, and return whether it succeeded. The pages show an error, such as a full disk."""
+        """Call `act` and return whether it succeeded. The pages show an error, such as a full disk."""
         try:
             act()
         except duckdb.Error as error:
@@ -176,7 +176,7 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _url(info: AgentInfo) -> str:
-    """Return the URL of an agent's metrics, as seen from this host; empty if the agent serves no metrics."""
+    """Return the URL of an agent's metrics, as seen from this host, or "" if the agent serves no metrics."""
     parts = urlsplit(info.endpoint or "")
     if not info.everywhere or info.host == socket.gethostname() or not info.host:
         return parts.geturl()
@@ -184,7 +184,7 @@ def _url(info: AgentInfo) -> str:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the agent's host if its endpoint can be reached only there; "" if this host can reach it."""
+    """Return the agent's host if its endpoint can be reached only there, or "" if this host can reach it."""
     if info is None or info.everywhere or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""

@@ -1,4 +1,4 @@
-"""Combine the pages' runs, incidents, and numbers from this host's state folder or a Prometheus server."""
+"""Combine the pages' runs, incidents, and metrics from this host's state folder or a Prometheus server."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ class Source:
         return found
 
     def run_names(self) -> list[str]:
-        """Return the names of all runs that have a folder or numbers, newest first."""
+        """Return the names of all runs that have a folder or metrics, newest first."""
         local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run. Runs that need attention come first."""
+        """Return a row for each run. Runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents: dict[str, list[Incident]] = {}
@@ -163,7 +163,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """Return the scraped numbers of the run. If some are missing, read them from the run's log copies."""
+        """Return the scraped metrics of the run. If some are missing, read them from the run's log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [agent.folder for agent in agents], as_one(agents)
@@ -190,7 +190,7 @@ class Source:
         return [_as_left(incident, agents.get(incident.run, ())) for incident in found]
 
     def incident(self, key: str) -> Incident | None:
-        """Return the incident with this ID, or the incident into which it was merged; None if unknown."""
+        """Return the incident with this ID, or the incident into which it was merged, or None if unknown."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
@@ -211,8 +211,8 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        If nothing was scraped, the numbers come from the log copies (if `whole` is true) or, faster, from
-        the diagnosis.
+        If nothing was scraped, the metrics come from the log copies (if `whole` is true) or, faster, from the
+        diagnosis.
         """
         info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None
@@ -308,7 +308,7 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """The rule ID of the primary cause; empty if there is no diagnosis."""
+        """The rule ID of the primary cause, or "" if there is no diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
@@ -320,7 +320,7 @@ class _Ended(msgspec.Struct):
 
 
 def final_diagnosis(*folders: Path) -> _Ended:
-    """Return the diagnosis that the agent wrote at the end of the run; an empty diagnosis if there is none.
+    """Return the diagnosis that the agent wrote at the end of the run. If there is none, return an empty one.
 
     If several agents wrote a diagnosis, prefer a diagnosis that explains why the run failed.
     """

@@ -1,4 +1,4 @@
-"""Store the numbers of all runs in a local DuckDB file, and return them as pandas frames."""
+"""Store the metrics of all runs in a local DuckDB file and return them as pandas frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summa
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Message, Text, message
 
-HEARTBEAT_SECONDS = 60.0  #: seconds after which an unchanged number is written again
+HEARTBEAT_SECONDS = 60.0  #: seconds after which an unchanged value is rewritten
 POINTS = 1200  #: maximum number of points of one query: two per pixel of a chart
 _MOST_POINTS = 20_000  #: maximum number of points of one query of many series
 _LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports this metric as it exits
@@ -54,25 +54,25 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series of numbers in DuckDB. Several threads can read while one thread writes.
+    """Stores the time series of metrics in DuckDB. Several threads can read while one thread writes.
 
-    A point is stored when a number changes. A constant number takes only one point per minute. When a
-    constant number changes, an additional point marks the end of the plateau, so that a chart shows the
-    change at the right time. NaN is stored as NULL.
+    A point is stored when a value changes. A constant value takes only one point per minute. When a constant
+    value changes, an additional point marks the end of the plateau, so that a chart shows the change at the
+    right time. NaN is stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open or create the file at `path`; ``None`` uses memory only. Raise ``duckdb.Error`` on failure."""
+        """Open or create the file at `path`; ``None`` uses only memory. Raise ``duckdb.Error`` on failure."""
         self.path = path
-        self.problem: Text | None = None  #: reason why this store cannot save numbers, shown on the pages
+        self.problem: Text | None = None  #: reason why this store cannot save metrics, shown on the pages
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Key, _Series]] = {}
         self._agents: dict[str, dict[str, float]] = {}  # time of the last scrape, by run and agent
         self._seen: dict[str, float] = {}  # time of the last scrape, by run
-        self._first: dict[str, float] = {}  # time of the oldest number, by run
+        self._first: dict[str, float] = {}  # time of the oldest value, by run
         self._trends = Trends()
         self._next_id = 1
-        # Two threads and half a GiB are sufficient, and leave most of the host's resources to the training
+        # Two threads and half a GiB are sufficient and leave most of the host's resources to the training
         # run.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
@@ -114,7 +114,7 @@ class MetricStore:
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
-                for series in fresh:  # the value is not in the file, so the next scrape writes it again
+                for series in fresh:  # the value is not in the file, so the next scrape retries the write
                     del self._series[series.name][series.key]
                 raise
             self._cache.take(points)
@@ -210,7 +210,7 @@ class MetricStore:
             cursor.close()
 
     def close(self) -> None:
-        """Write the last point of each constant number, and close the file."""
+        """Write the last point of each constant value and close the file."""
         with self._lock:
             ends = [
                 (series.id, series.seen, series.value)

@@ -1,4 +1,4 @@
-"""Summarize each run's history, and create the numbers of its row on the Runs page."""
+"""Summarize each run's history and create the values of its row on the Runs page."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """Return the loss curve, and the median step times of the latest steps and of the first steps."""
+        """Return the loss curve and the median step times of the latest and of the first steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -111,7 +111,7 @@ METRICS = (
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return the numbers of a run's row: its `trend` and its newest values."""
+    """Return the values of a run's row: its `trend` and its newest values."""
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
@@ -159,7 +159,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the time of the last sign of progress, and the time when a lack of progress becomes a stall."""
+    """Return the time of the last progress and the time when a lack of progress becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds

@@ -1,1 +1,1 @@
-"""Support Grafana: generate boards from code, and push them to a server."""
+"""Support Grafana: generate boards from code and push them to a server."""

@@ -1,4 +1,4 @@
-"""Build two Grafana boards: one for all runs, and one for a single run.
+"""Build two Grafana boards: one for all runs and one for a single run.
 
 The UIDs of the boards never change, so links to the boards stay valid. `panels.json` describes the panels.
 The boards are built with grafana-foundation-sdk for the schema of Grafana 11.4. Later versions of Grafana
@@ -38,7 +38,7 @@ _KINDS: dict[str, tuple[Any, int, int]] = {
 
 
 class _Panel(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str  #: "figure": one number; "curves": lines; "rows": a row per series; "states": a band
+    kind: str  #: "figure": one number; "curves": lines; "rows": a row for each series; "states": a band
     title: str
     about: str
     query: str = ""  #: PromQL

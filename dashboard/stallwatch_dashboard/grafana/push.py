@@ -94,7 +94,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, request: Any) -> Any:
-        """Return the response from Grafana; ``None`` if the requested object does not exist."""
+        """Return the response from Grafana, or ``None`` if the requested object does not exist."""
         with suppress(_Missing):
             return self._answer_of(request)
         return None

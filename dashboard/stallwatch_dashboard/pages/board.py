@@ -1,4 +1,4 @@
-"""Draw all charts of a run in one frame, and update them in place.
+"""Draw all charts of a run in one frame and update them in place.
 
 ``st.plotly_chart`` creates a new chart whenever a value is added, which resets the zoom and makes the page
 flicker (docs/decisions/0008). This component keeps the charts and updates their data.
@@ -26,7 +26,7 @@ def draw_board(
 ) -> str | None:
     """Draw the charts, two per row. Charts whose key is in `wide` use the full width.
 
-    A component with the same `key` keeps its charts and their zoom. If the user clicked on the name of an
+    A component with the same `key` keeps its charts and their zoom. If the user clicked the name of an
     incident, return the ID of the incident, once for each click.
     """
     specs = [

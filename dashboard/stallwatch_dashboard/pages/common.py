@@ -48,7 +48,7 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
 
 
 def switch(name: str, **query: str) -> NoReturn:
-    """Open the named page with this query in its address, and stop the fragments of the current page."""
+    """Open the named page with this query in its address and stop the fragments of the current page."""
     leave_fragments()
     st.switch_page(page(name), query_params=query)
 
@@ -59,7 +59,7 @@ def leave_fragments() -> None:
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
     request would arrive after the new page, with the address of the previous page. The browser would return
     to that address, or report a "Bad delta path index" and draw nothing. A click that the browser still
-    reports would be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
+    reports would be reprocessed (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
     Streamlit does not rerun a fragment that is not stored (AppSession.request_rerun).
     """
     if (context := get_script_run_ctx()) is not None:
@@ -90,7 +90,7 @@ def note_page() -> None:
 def into_address(name: str, value: str | None) -> None:
     """Set a parameter of the page's address. A value of None or "" removes the parameter."""
     # Each change adds an entry to the browser's history, so a value that the address already contains is not
-    # set again.
+    # set a second time.
     if value and st.query_params.get(name) != value:
         st.query_params[name] = value
     elif not value and name in st.query_params:
@@ -123,7 +123,7 @@ def _choose_language() -> None:
 
 
 def _keep_language() -> None:
-    """Store the chosen language in the browser. It is used for addresses that contain no language."""
+    """Store the chosen language in the browser. It applies to addresses that contain no language."""
     if (chosen := st.session_state.get(_CHOSEN)) not in words.LANGUAGES:
         return
     cookie = f"{_COOKIE}={chosen}; path=/; max-age={_COOKIE_SECONDS}; samesite=lax"
@@ -200,7 +200,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
 
 
 def chosen_row(table: str, rows: Sequence[T]) -> T | None:
-    """Return the row that the user selected in the table with the key `table`; `None` if there is none."""
+    """Return the row that the user selected in the table with the key `table`, or `None` if there is none."""
     chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 

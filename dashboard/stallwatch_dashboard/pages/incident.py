@@ -197,7 +197,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the incident's icon: a check mark only if the problem was fixed or the run finished anyway."""
+    """Return the incident's icon: a check mark only if the problem was fixed or the run still finished."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:

@@ -37,7 +37,7 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
 
 
 def _choose() -> tuple[list[str], list[str]]:
-    """Draw the filters and store them in the address. Return the search words, and the selected filters."""
+    """Draw the filters and store them in the address. Return the search words and the selected filters."""
     query = st.query_params
     left, right = st.columns([4, 6], vertical_alignment="bottom")
     search = left.text_input(

@@ -321,8 +321,8 @@ else:
     ):
         _draw_problems([_excess])
         st.stop()
-    # A rerun for a different reason, such as a click on a table, must not read the files again. They are
-    # read again only if the files or the language change.
+    # A rerun for a different reason, such as a click on a table, must not reread the files. The files are
+    # reread only if the files or the language change.
     _requested = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
     if st.session_state.get("asked") != _requested:
         st.session_state["asked"] = _requested

@@ -1,4 +1,4 @@
-"""Draw one live run: the verdict, its numbers, charts, incidents, a comparison run, and its log."""
+"""Draw one live run: its verdict, metrics, charts, incidents, comparison with another run, and log."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from stallwatch_dashboard.verdict import name_hosts, rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: numbers up to this age, in seconds, are shown without their age
-_LAST_WORDS_SECONDS = 15.0  #: maximum delay, in seconds, of the last numbers, lines, and incidents
+_FRESH_SECONDS = 4.0  #: metrics up to this age, in seconds, are shown without their age
+_LAST_WORDS_SECONDS = 15.0  #: maximum delay, in seconds, of the last metrics, lines, and incidents
 _FEW_LINES, _MANY_LINES = 15, 1000
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run to show: the selected run, the run in the address, or the newest; None without runs."""
+    """Return the selected run, the run in the address, or the newest run. If there is none, return None."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
     # If the address changed, the user followed a link or used the browser's back button.
@@ -71,7 +71,8 @@ def _choose() -> str | None:
 def _key(key: str) -> str:
     """Return the key of a widget for the current language.
 
-    With the same key in both languages, the browser would keep the widget's text in the previous language.
+    If the key were the same in both languages, the browser would keep the widget's text in the previous
+    language.
     """
     return f"{key}-{language()}"
 
@@ -93,7 +94,7 @@ def _named() -> str | None:
 
 @st.fragment(run_every="2s")
 def _awaited(run: str | None) -> None:
-    """Show that there is no data yet, and rerun the page as soon as the run appears."""
+    """Show that there is no data yet and rerun the page as soon as the run appears."""
     names = shared().run_names()
     if run in names or (names and run is None):
         st.rerun()
@@ -105,7 +106,7 @@ def _awaited(run: str | None) -> None:
 
 
 def _about(row: RunRow, now: float) -> list[str]:
-    """Return facts about the run: its host, its duration, and the age of the shown numbers."""
+    """Return facts about the run: its host, its duration, and the age of the shown metrics."""
     facts = []
     # If incidents list hosts, the verdict already shows the number of hosts.
     if row.host and not any(incident.hosts for incident in row.open_incidents):
@@ -129,7 +130,7 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    """Draw the main numbers of the run, each with a second number for comparison."""
+    """Draw the main metrics of the run, each with a second value for comparison."""
     over = row.ended_at is not None
     left = None if row.seconds_left is None else say("left", duration(row.seconds_left))
     base_line = say("baseline", duration(row.baseline_seconds)) if row.baseline_seconds else None
@@ -176,7 +177,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 
 
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
-    """Draw the facts about the hosts of a multi-host run, and return the host whose ranks are to be drawn.
+    """Draw the facts about the hosts of a multi-host run and return the host whose ranks to draw.
 
     The returned host is the host that the user selected (stored in the address). If the user selected no
     host, it is the blamed host.
@@ -211,7 +212,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a table with a row per host. Hosts that need attention come first."""
+    """Draw a table with a row for each host. Hosts that need attention come first."""
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -332,7 +333,7 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """Draw the log lines around a time, and controls for the time."""
+    """Draw the log lines around a time and controls for the time."""
     found = shared().copies(run)
     if not found or not st.toggle(say("log_around"), key=f"around-{run}"):
         return
@@ -375,7 +376,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time when progress stopped before the incident; without an incident, the end of the run."""
+    """Return the time when progress stopped before the incident, or the run's end if there is no incident."""
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)

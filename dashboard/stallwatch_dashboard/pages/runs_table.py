@@ -63,7 +63,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. It contains words if `field` is empty, and numbers otherwise."""
+    """A column of the table. If `field` is empty, the column contains words, otherwise numbers."""
 
     name: str  #: key of the heading's text
     width: int  #: width in pixels

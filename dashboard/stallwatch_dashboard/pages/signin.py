@@ -42,7 +42,7 @@ def _run(name: str, script: str) -> None:
 
 
 def role() -> Role | None:
-    """Return the role of this page's user. Without a login, the user has all permissions."""
+    """Return the role of this page's user. If no login is configured, the user has all permissions."""
     login = shared().settings.login
     if not login.on:
         return "operator"

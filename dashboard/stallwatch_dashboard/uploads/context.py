@@ -62,7 +62,7 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 
 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """Skip up to `most` lines quickly. Return the number of skipped lines, and the remaining chunks.
+    """Skip up to `most` lines quickly. Return the number of skipped lines and the remaining chunks.
 
     In encodings that use several bytes for a line break, no line is skipped.
     """

@@ -1,9 +1,9 @@
 """Read uploaded files in a separate process, so that a harmful file can harm only this process.
 
-The `reading` module starts this process in the folder that contains the files, and sends it the `Task` (JSON)
-on standard input. The process writes JSON lines to standard output: for each progress report, a line with
-``[read, of]`` in bytes, and at the end, the line ``"done"``. It writes the result (`Answer`, msgpack) to the
-file that the task names.
+The `reading` module starts this process in the folder that contains the files, and sends the process the
+`Task` (JSON) on standard input. The process writes JSON lines to standard output: for each progress report, a
+line with ``[read, of]`` in bytes, and at the end, the line ``"done"``. It writes the result (`Answer`,
+msgpack) to the file that the task names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Answer(msgspec.Struct):
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
     healthy: str = ""  #: the verdict on the run used for comparison
-    jobs: list[JobSummary] = []  #: one entry per job, if several were read
+    jobs: list[JobSummary] = []  #: one entry for each job, if several were read
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Write the files to a temporary private folder, and yield the folder and the paths of the files.
+    """Write the files to a temporary private folder and yield the folder and the paths of the files.
 
     Files with the same name are stored in separate folders.
     """
@@ -99,7 +99,8 @@ def read_uploads(
     as one run. Call ``waiting`` if other uploads must be read first.
 
     If ``progress`` raises an exception (for example, because the user closed the page), kill the process
-    immediately. Raise `ReadingFailed` if the process died, and ``OSError`` if files cannot be written.
+    immediately. Raise `ReadingFailed` if the process ended without a result, and ``OSError`` if files cannot
+    be written.
     """
     if not _turns.acquire(blocking=False):
         waiting()
@@ -153,7 +154,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return a message if the files, given as (name, bytes), are too large in total; otherwise ``None``."""
+    """Return a message if the files (name, bytes) are too large in total. Otherwise, return None."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

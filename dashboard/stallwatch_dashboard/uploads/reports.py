@@ -52,7 +52,7 @@ class Reports:
         return kept
 
     def load(self, wanted: str) -> SavedReport | None:
-        """Return the report with this ID; ``None`` if it does not exist or cannot be read."""
+        """Return the report with this ID, or ``None`` if it does not exist or cannot be read."""
         return _read(self._path(wanted)) if _ID.fullmatch(wanted) else None
 
     def all(self) -> list[SavedReport]:

@@ -1,6 +1,6 @@
 """Support for individual chat services, in one module each.
 
-A module writes requests as the chat's documentation describes, and interprets the responses. Apprise always
+A module writes requests as the chat's documentation describes and interprets the responses. Apprise always
 parses the URL. Stallwatch writes the request itself if Apprise 2.2.0 does not follow the chat's
 documentation. For example, Apprise treats every response of Feishu, Lark, DingTalk, and WeCom with status 200
 as a success, although these chats also report errors with status 200. Apprise cannot sign requests to Feishu
@@ -33,7 +33,7 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:
-    """Return the chat for the Apprise plugin of a URL; `None` if Apprise must send the message.
+    """Return the chat for the Apprise plugin of a URL, or `None` if Apprise must send the message.
 
     Apprise sends messages to every other service, and to URLs with features that only Apprise supports:
     custom templates, Slack workflows, Slack users by email address, and the search for the owner of a

@@ -25,8 +25,8 @@ def headline(notice: Notice) -> str:
 class Chat:
     """An interface to a chat. It writes the requests for a notice and interprets the chat's responses.
 
-    A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
-    and `replies`.
+    A chat that can edit its messages returns the location of each message (`place`) and overrides `edits` and
+    `replies`.
     """
 
     name: str  #: the chat's section of ``advice.json``
@@ -40,11 +40,11 @@ class Chat:
         raise NotImplementedError
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and description of a refusal; `None` if the chat accepted the message."""
+        """Return the error code and description of a refusal, or `None` if the chat accepted the message."""
         raise NotImplementedError
 
     def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
-        """Return the location of the message from a response; `None` if the chat does not report it."""
+        """Return the location of the message from a response, or `None` if the chat does not report one."""
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
@@ -56,7 +56,7 @@ class Chat:
         return self.requests(notice)
 
     def failure(self, answer: Answer) -> ChannelError | None:
-        """Return the error that a response reports; `None` if the chat accepted the message."""
+        """Return the error that a response reports, or `None` if the chat accepted the message."""
         refusal = self.refusal(answer)
         if refusal is None:
             return None
@@ -77,7 +77,7 @@ class CodedChat(Chat):
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message from the body for any HTTP status; `None` on success."""
+        """Return the error code and message from the body for any HTTP status, or `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:

@@ -7,10 +7,10 @@ The documentation at open.dingtalk.com says:
   with status 200: 310000 (signature, keyword, or address), 130101 (too many messages), and 300001 or 400xxx
   (token).
 * "Security settings" (customize-robot-security-settings): The URL is signed with the HMAC-SHA256 of
-  ``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds, and must differ from the
+  ``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds and must differ from the
   current time by less than an hour.
 
-Apprise 2.2.0 treats every response with status 200 as a success, and encodes the signature twice (with
+Apprise 2.2.0 treats every response with status 200 as a success and encodes the signature twice (with
 ``quote`` in ``get_signature``, and again in ``requests``). To notify people, the text of a Markdown message
 must also mention them. Apprise does not add these mentions.
 """
@@ -79,7 +79,7 @@ class DingTalk(CodedChat):
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """Return the URL parameters ``timestamp`` (milliseconds) and ``sign``, not yet URL-encoded."""
+    """Return the URL parameters ``timestamp`` (milliseconds) and ``sign``, which are not URL-encoded."""
     digest = hmac.new(secret.encode(), f"{now}\n{secret}".encode(), hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 

@@ -5,7 +5,8 @@ The documentation at discord.com/developers/docs ("Webhook resource" and "Messag
 * "Execute Webhook": With ``wait=true``, Discord returns the message. Without this parameter, Discord
   reports no error if the message is not saved.
 * "Edit Webhook Message": A PATCH request edits a message.
-* "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
+* "Embed limits": The title has at most 256 characters, the description has at most 4096, and the entire embed
+  has at most 6000.
 * "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
 * "Rate limits": A refusal has status 429 and the header ``Retry-After``. Its body contains ``retry_after``
   in seconds.
@@ -25,8 +26,8 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-# The limits are applied to UTF-16 units. It is unclear whether Discord counts these units or characters,
-# and a text never has fewer UTF-16 units than characters.
+# The limits are applied to UTF-16 units. Whether Discord counts these units or characters is unclear, and a
+# text never has fewer UTF-16 units than characters.
 _TITLE, _DESCRIPTION = 256, 4096
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
@@ -48,7 +49,7 @@ class Discord(Chat):
         return [Request(self._url, _body(notice) | self._user, params={"wait": "true", **self._thread})]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the ID of the posted message; `None` if the response has no ID."""
+        """Return the ID of the posted message, or `None` if the response has no ID."""
         body = answer.json()
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 
@@ -60,7 +61,7 @@ class Discord(Chat):
         ]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the Discord error code or a code for the HTTP status, and the message; `None` on success."""
+        """Return the Discord error code or HTTP status code, and the message. On success, return `None`."""
         body = answer.json()
         if answer.status == 204 or (answer.ok and "id" in body):
             return None

@@ -8,7 +8,7 @@ The documentation at open.feishu.cn says:
   messages), 19021 (signature), 19022 (address), and 19024 (keyword).
 * "Rich text (Markdown) component": HTML entities escape the markup of a card.
 
-Apprise treats every response with status 200 as a success, and sends text without a card. It cannot sign
+Apprise treats every response with status 200 as a success and sends text without a card. It cannot sign
 requests, so Stallwatch supports the additional URL parameter ``?secret=``.
 """
 
@@ -28,7 +28,7 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # maximum bytes of a message; Feishu allows 20 KB, including the signature
+_LIMIT = 19_000  # maximum size of a message in bytes; Feishu allows 20 KB, including the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
@@ -40,8 +40,8 @@ class Feishu(CodedChat):
     name = "feishu"
     code_keys = ("code", "StatusCode")
     message_key = "msg"
-    # The rate limit is per minute. Feishu does not document how long it refuses messages after the limit is
-    # exceeded.
+    # The rate limit applies to each minute. Feishu does not document how long it refuses messages after the
+    # limit is exceeded.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str) -> None:

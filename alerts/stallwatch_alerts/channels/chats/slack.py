@@ -1,4 +1,4 @@
-"""Send notices through incoming webhooks of Slack, or through bots with ``chat.postMessage``.
+"""Send notices through incoming webhooks of Slack or through bots with ``chat.postMessage``.
 
 A bot edits its messages with ``chat.update``. Its replies appear both in the thread and in the channel.
 
@@ -32,13 +32,14 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-# Maximum characters in all blocks. Beyond about 13,000 characters, Slack returns "msg_blocks_too_long".
+# Maximum number of characters in all blocks. For more than about 13,000 characters, Slack returns
+# "msg_blocks_too_long".
 _TEXT = 10_000
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
 class Slack(Chat):
-    """Sends notices to one webhook, or through one bot to its channels."""
+    """Sends notices to one webhook or, through one bot, to its channels."""
 
     name = "slack"
     title = "Slack"
@@ -58,7 +59,7 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """Return the chat; `None` if a target is a user's email address, which only Apprise can resolve."""
+        """Return the chat, or `None` if only Apprise can resolve a target (a user's email address)."""
         targets = []
         for channel in plugin.channels:
             target = {}
@@ -80,7 +81,7 @@ class Slack(Chat):
         return [Request(self._url, {**body, **target}, headers=self._headers) for target in self._targets]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the message's channel ID and timestamp; `None` for webhooks, which return neither."""
+        """Return the message's channel ID and timestamp, or `None` for webhooks, which return neither."""
         body = answer.json()
         return {"channel": body["channel"], "ts": body["ts"]} if {"channel", "ts"} <= body.keys() else None
 
@@ -114,7 +115,7 @@ class Slack(Chat):
         return body
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the Slack error code, or a code for the HTTP status, and the message; `None` on success."""
+        """Return the Slack error code or HTTP status code, and the message. On success, return `None`."""
         body = answer.json()
         if answer.ok and (body.get("ok") is True if self._bot else answer.text.strip() == "ok"):
             return None

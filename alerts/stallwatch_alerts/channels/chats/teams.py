@@ -54,7 +54,7 @@ class Teams(Chat):
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message of Power Automate; `None` if the workflow started.
+        """Return the error code and message of Power Automate, or `None` if the workflow started.
 
         The response (status 202) does not show whether the workflow succeeds.
         """

@@ -62,7 +62,7 @@ class Telegram(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the IDs of the chat and the message; `None` if the response has no IDs."""
+        """Return the IDs of the chat and the message, or `None` if the response has no IDs."""
         try:
             result = answer.json()["result"]
             return {"chat_id": result["chat"]["id"], "message_id": result["message_id"]}
@@ -94,7 +94,7 @@ class Telegram(Chat):
         }
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the Telegram error code and description; `None` on success."""
+        """Return the Telegram error code and description, or `None` on success."""
         body = answer.json()
         if answer.ok and body.get("ok") is True:
             return None

@@ -7,7 +7,7 @@ The documentation at developer.work.weixin.qq.com says:
 * "Global error codes" (path/90313): Errors are reported as ``errcode`` with status 200, such as 93000
   (webhook), 45009 (too many messages), and 40058 (parameter).
 
-Apprise treats every response with status 200 as a success, and limits the text to 2048 characters, although
+Apprise treats every response with status 200 as a success and limits the text to 2048 characters, although
 WeCom limits bytes. The Markdown of WeCom has no escapes, so look-alikes replace the characters that would be
 markup.
 """

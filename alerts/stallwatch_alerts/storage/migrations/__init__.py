@@ -1,1 +1,1 @@
-"""Alembic migrations: ``versions/`` contains one file per schema change. See ``storage.engine.migrate``."""
+"""Alembic migrations, with a file for each schema change in ``versions/``. See ``storage.engine.migrate``."""
