@@ -25,7 +25,7 @@ Severity = Literal["critical", "warning", "info"]
 #: Number of each severity. A worse severity has a higher number.
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}
 Status = Literal["open", "resolved"]
-# "unmended": the run is over, so nothing can resolve the incident anymore.
+# "unmended": the run has ended, so nothing can resolve the incident anymore.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
@@ -47,7 +47,7 @@ class Incident(msgspec.Struct, kw_only=True):
     ``watching.episodes`` combines these problems.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>", set when the incident opens; never changes
+    id: str  #: "<run>/<kind>/<rule>/<episode>", which is set when the incident opens and never changes
     run: str
     kind: Kind
     rule: str
@@ -83,7 +83,7 @@ class Incident(msgspec.Struct, kw_only=True):
     hosts: list[str] = []  #: Reporting hosts, if the run has several hosts. `host` is the host of `rank`.
     #: Unix time of the last report, by host, if the incident is about hosts that no longer report.
     gone_hosts: dict[str, float] = {}
-    run_hosts: int = 0  #: number of hosts of the run, including hosts that do not report; 0 if unknown
+    run_hosts: int = 0  #: number of hosts of the run, including hosts that do not report, or 0 if unknown
     attempt: int = 0  #: number of the job attempt
     aliases: list[str] = []  #: IDs of the merged incidents, as "<agent> <ID>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
@@ -105,7 +105,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_standstill(self) -> bool:
-        """True if the stacks, and not the log, show which rank holds up the run."""
+        """True if the stacks, rather than the log, show which rank holds up the run."""
         return is_standstill(self.rule)
 
     @property
@@ -169,7 +169,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident can no longer change because its run is over."""
+        """Return whether the incident can no longer change because its run has ended."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
@@ -194,7 +194,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def is_standstill(rule: str) -> bool:
-    """Return whether stacks, and not the log, show which rank holds up a run with a stall of this rule."""
+    """Return whether stacks, rather than the log, show which rank holds up a run in a stall of this rule."""
     from stallwatch_rules.judgements.conclusions import STANDSTILLS  # slow to import
 
     return rule == UNKNOWN_FAILURE or rule in STANDSTILLS
@@ -211,20 +211,20 @@ def left_open(incident: Incident, info: AgentInfo) -> Incident:
 Sink = Callable[[Incident], None]
 """Function that receives every change of an incident and returns immediately; the agent counts its errors.
 
-A sink can also have some of these members. In this list, ``id`` is the ID of an incident:
+A sink can also have any of the following members. In this list, ``id`` is the ID of an incident:
 
-* ``alive(problem)`` is called about once a second, after the agent checked the run. ``problem`` describes
-  the checks that failed, and is empty if all checks succeeded.
+* ``alive(problem)`` is called about once a second, after the agent has checked the run. ``problem`` describes
+  the checks that failed and is empty if all checks succeeded.
 
 In a run across several hosts, a sink receives the incidents of the agent that merges the reports:
 
-* ``adopt(incident)`` is called after another agent reported this state of the incident. A sink without this
-  method is instead called when an incident that it received earlier ends.
+* ``adopt(incident)`` is called after another agent reported this state of the incident. If a sink does not
+  have this method, the sink itself is called when an incident that it received earlier ends.
 * ``release(id)`` is called when another agent takes over the escalation of the incident.
 * ``escalates(id)`` returns whether this agent has planned the escalation of the incident.
 * ``has_sent(id)`` returns whether all due messages about the incident were delivered.
-* ``is_shared`` is true if all agents write to the same place, so that no agent repeats the report of
-  another agent.
+* ``is_shared`` is true if all agents write to the same place, so that no agent repeats the report of another
+  agent.
 """
 
 

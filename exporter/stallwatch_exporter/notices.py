@@ -31,7 +31,7 @@ def line_of(descriptor: int) -> OutputLine:
 
 
 def begin_line(stream: TextIO) -> None:
-    """End the command's last line with a newline if it has none, for example, after a progress bar."""
+    """If the command's last line has no newline, for example, after a progress bar, print a newline."""
     try:
         line = line_of(stream.fileno())
     except (OSError, ValueError, AttributeError):  # not a file, so it contains no output of the command
@@ -101,7 +101,7 @@ def at_the_end(notice: Callable[[str], None]) -> Guard:
 
 
 def guard_threads(notice: Callable[[str], None]) -> None:
-    """Print a notice instead of a traceback if an error ends a thread of this process."""
+    """If an error ends a thread of this process, print a notice instead of a traceback."""
     guard = Guard(surviving(notice))
 
     def report(ended: threading.ExceptHookArgs) -> None:

@@ -56,7 +56,7 @@ def own_default(place: Path, otherwise: str) -> Path:
 
 
 def _own_home() -> Path | None:
-    """Return the home directory that the system records for this account, if the account owns it."""
+    """Return the recorded home directory of this account, or ``None`` if another account owns it."""
     import pwd
 
     try:
@@ -66,7 +66,7 @@ def _own_home() -> Path | None:
         return None
 
 
-@functools.cache  # report once per process
+@functools.cache  # report only once in each process
 def _report_folders_used(foreign: Path, account_home: Path) -> None:
     print_notice(
         f"{foreign} belongs to another account, so state and cache are stored under {account_home};"
@@ -154,7 +154,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines for basic authentication
-    mistake: str = ""  #: error in these settings that prevents serving; empty if there is none
+    mistake: str = ""  #: error in these settings that prevents serving, or empty if there is none
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,10 @@ class JoinSettings:
 
     mode: str = "auto"  #: "auto" to find the other agents, or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it
-    address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
+    address: str = ""  #: HOST:PORT of the host that merges reports, or empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty and a secret is set, all addresses
-    port: int = 0  #: port to listen on; 0 to derive the port from the run's key
+    host: str = ""  #: address to listen on (if empty and a secret is set, all addresses)
+    port: int = 0  #: port to listen on, or 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
     tls_ca: Path | None = None
@@ -177,7 +177,7 @@ class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
     host: str = "127.0.0.1"  #: address on which /metrics listens
-    port: int = 19400  #: first port to try; 0 for a port that the system chooses
+    port: int = 19400  #: first port to try, or 0 for a port that the system chooses
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search because other programs use them
     linger_seconds: float = 30.0  #: maximum seconds to serve /metrics after the command, for the last scrape
@@ -192,7 +192,7 @@ class ExporterSettings:
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: age in days at which ended runs are removed; checked when another run starts
+    keep_days: int = 30  #: age in days at which ended runs are removed when another run starts
     keep_gb: float = 10.0  #: Maximum space for ended runs in GB. The oldest runs are removed first.
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh

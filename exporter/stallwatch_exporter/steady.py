@@ -1,7 +1,7 @@
 """Clock for durations: the Unix time at the start of the process, plus the monotonic time since that start.
 
-The clock ignores changes to the wall clock, and stops while the machine is suspended. ``wall`` converts
-times that other programs read, such as the time of an incident, to wall-clock time.
+The clock ignores changes to the wall clock and stops while the machine is suspended. ``wall`` converts times
+that other programs read, such as the time of an incident, to wall-clock time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was changed since the start, or 0 for less than a second."""
+    """Return the seconds by which the wall clock has changed since the start, or 0 for less than a second."""
     change = time.time() - now()
     return change if abs(change) >= _STEP else 0.0
 

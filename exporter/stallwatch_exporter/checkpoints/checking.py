@@ -1,6 +1,6 @@
 """Check a checkpoint, regardless of the program that wrote it. Filenames show which files to check.
 
-DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
+DeepSpeed writes a file named ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
 ``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (stage
 3). The names are from DeepSpeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``, ``_get_ckpt_name``).
@@ -45,7 +45,7 @@ _REPORT_EVERY = 20_000  #: number of names between two calls to `on_count`
 
 
 class FolderContent(NamedTuple):
-    """Folders below a path, with the names of their files."""
+    """Folders below a path, and the names of their files."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True  #: false if the listing is incomplete
@@ -57,7 +57,7 @@ def listed(
     """List the files in a folder and in the folders below it. If the path is a file, list only that file.
 
     Links to folders are not followed. The listing stops after `most` names because a large folder such as
-    /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
+    /home is not a checkpoint. `on_count` periodically receives the number of names found so far.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -81,7 +81,7 @@ def listed(
 
 
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint, which is either a folder with all its content or a single file.
+    """Return the faults of a checkpoint, which is either a folder and all its content or a single file.
 
     Only headers, tables of contents, and sizes are read. Nothing is unpickled. An unreadable file counts as a
     fault. `below` is the result of `listed` for this path, if the caller already has it.
@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    A file cannot be checked if it has an extension that torch uses, but the format of another program.
+    A file cannot be checked if it has an extension that torch uses but the format of another program.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -199,8 +199,8 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
 
-    The number of data ranks is the world size that the checkpoint records, or the highest data rank in the
-    filenames plus one, whichever is larger.
+    The number of data ranks is either the world size that the checkpoint records or the highest data rank in
+    the filenames plus one, whichever is larger.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

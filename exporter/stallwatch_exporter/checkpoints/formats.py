@@ -67,12 +67,12 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
-    """Return a fault with the message `message_name`, or with the message that is named after `kind`."""
+    """Return a fault that has the message `message_name`. By default, the message is named after `kind`."""
     return Fault(path, kind, message(f"checkpoints.{message_name or kind}", **params))
 
 
 def examples(names: list[str], most: int = 3) -> str:
-    """Return the first few names as text, and the number of omitted names."""
+    """Return a text that lists the first few names and states how many other names were omitted."""
     shown = ", ".join(map(printable, names[:most]))
     return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
 
@@ -120,7 +120,7 @@ class _BadHeader(Exception):
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header's entry for each tensor, and the number of bytes available for tensors."""
+    """Return two values: the header's entry for each tensor, and the number of bytes that tensors can use."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -167,8 +167,8 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 def is_torch(path: Path) -> bool:
     """Return whether a file's name or first bytes show that torch wrote it.
 
-    The extension is not enough, because other programs also use ``.bin``. Raises `OSError` if the file is
-    unreadable.
+    The extension alone is not sufficient because other programs also use ``.bin``. Raises `OSError` if the
+    file is unreadable.
     """
     return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 
@@ -226,9 +226,9 @@ def facts_of(path: Path) -> PickleFacts | None:
 
 
 def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
-    """Return the facts in the pickle of an archive, and the keys of the storages in the archive.
+    """Return two values: the facts in an archive's pickle, and the keys of the storages in the archive.
 
-    The facts are ``None`` if the archive has no ``data.pkl``, or a ``data.pkl`` that is too large.
+    The facts are ``None`` if the archive has no ``data.pkl``, or if its ``data.pkl`` is too large.
     """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()

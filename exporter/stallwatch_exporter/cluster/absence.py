@@ -1,6 +1,6 @@
-"""Find the hosts of a run that do not report, and name them as the cause of failures on other hosts.
+"""Find the hosts of a run that do not report. Name them as the cause of failures on other hosts.
 
-A host that is lost cannot report anything. The other hosts report only that they lost a connection, or that
+A host that is lost cannot report anything. The other hosts report only that they lost a connection or that
 not all processes arrived.
 """
 
@@ -20,7 +20,8 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.text.digest import fold_names
 
-#: Seconds after the last post of an agent until the next post is overdue, while the run makes progress.
+#: Number of seconds after an agent's last post at which the next post is overdue while the run makes
+#: progress.
 OVERDUE_SECONDS = BEAT_SECONDS + LATE_SECONDS
 _CONFIDENCE = 0.8
 
@@ -28,10 +29,10 @@ _CONFIDENCE = 0.8
 class Absence(msgspec.Struct, frozen=True):
     """The hosts of a run that do not report."""
 
-    gone: Mapping[str, float] = {}  #: hosts that no longer report, with the Unix times of their last reports
+    gone: Mapping[str, float] = {}  #: Unix time of the last report, by host that no longer reports
     missing: int = 0  #: number of hosts that have never reported
     known: Sequence[str] = ()  #: hosts that have reported
-    expected: int = 0  #: number of hosts of the run; 0 if unknown
+    expected: int = 0  #: number of hosts of the run, or 0 if unknown
     is_awaited: bool = False  #: True if the next report of a host that might be gone is not overdue yet
 
 
@@ -47,7 +48,7 @@ def absence(
 
     `absent` contains the times at which other agents first reported hosts that have never posted to this
     coordinator. `expected` is the number of agents of the run, or 0 if unknown. `newest_at` is the time of
-    the last change to an incident. `now` and `wall` are the monotonic time and the Unix time.
+    the last change of an incident. `now` and `wall` are the monotonic time and the Unix time.
     """
     agents = list(agents)
     of_host: dict[str, list[KnownAgent]] = {}

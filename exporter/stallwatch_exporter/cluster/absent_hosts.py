@@ -19,7 +19,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 #: Seconds without a report from a host after which users are notified, even if the other hosts continue.
 GONE_SECONDS = 60.0
 #: Seconds from the start of the first agent to the notification about hosts that have never reported. This
-#: limit is half of the time for which torchrun waits for all hosts (torch 2.13,
+#: limit is half the time for which torchrun waits for all hosts (torch 2.13,
 #: `distributed/elastic/rendezvous/dynamic_rendezvous.py`, `RendezvousTimeout`).
 MISSING_SECONDS = 300.0
 
@@ -37,7 +37,7 @@ class AbsentHosts:
         self._clock = clock
         self._wall = wall
         self._book: IncidentManager | None = None
-        self._gone: dict[str, float] = {}  # hosts of the open incident, and the times of their last reports
+        self._gone: dict[str, float] = {}  # time of the last report of each host in the open incident
         self._ranks: dict[str, Collection[int]] = {}  # last known ranks of these hosts
         self._reported: set[str] = set()  # hosts whose loss is reported by their own incidents
 
@@ -50,8 +50,8 @@ class AbsentHosts:
     ) -> None:
         """Update the incidents.
 
-        `ledger` contains the incidents that were reported to users. `ranks` contains the folded ranks of each
-        host of the run, including the hosts that no longer report.
+        `ledger` contains the incidents that have been reported to users. `ranks` contains the folded ranks of
+        each host of the run, including the hosts that no longer report.
         """
         if not agents:
             return
@@ -89,7 +89,7 @@ class AbsentHosts:
         self._set(HOST_MISSING, host_missing(missed) if waits else None, step)
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """Close the incidents at the end of the run, with the worst ending of all hosts that report."""
+        """When the run ends, close the incidents with the worst ending of all hosts that report."""
         self._gone.clear()
         if self._book is not None:
             self._book.resolve_all(self._wall(), worst_resolution(endings))

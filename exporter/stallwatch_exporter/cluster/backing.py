@@ -15,14 +15,14 @@ class Backing(Protocol):
     """Transport for an agent's reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report, and return ``None`` if no reply arrives within the time between two posts.
+        """Send a report. Return the reply, or ``None`` if no reply arrives before the next post is due.
 
         This method is called from a separate thread. Raises `Refused` with a one-line message for the user.
         """
         ...
 
     def close(self) -> None:
-        """Stop sending, and cancel posts in progress."""
+        """Stop sending and cancel posts in progress."""
         ...
 
 
@@ -34,5 +34,5 @@ class Merges(Protocol):
         ...
 
     def step(self) -> None:
-        """Find agents that became silent, and report due changes. This method is called once a second."""
+        """Find agents that have become silent. Report due changes. This method is called once a second."""
         ...

@@ -1,7 +1,7 @@
 """Send the reports of a run's agents over HTTP to the first available host, or merge them in this agent.
 
-There is no election. All agents use the order of hosts that the scheduler defines. An agent merges the
-reports that it receives if no earlier host in this order responds.
+There is no election. All agents use the order of hosts that the scheduler defines. If no earlier host in this
+order responds, an agent merges the reports that it receives.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ FIRST_PORT = 19402
 _PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of agents to remember, besides agents that can merge reports
-_STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
+_STARTING_SECONDS = 30.0  # maximum number of seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # maximum number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond earlier
+_SPARE_SECONDS = 0.25  # maximum wait of a post, in seconds, for hosts that did not respond earlier
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
 _SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
-_AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
+_AVOIDED_SECONDS = 30.0  # seconds until an agent that did not respond is contacted again
 _MISSING_SECONDS = 900.0  # seconds to remember an agent that the coordinator no longer lists
 _KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's timestamp
 
@@ -119,7 +119,7 @@ class HttpBacking:
         return host.join_address(self._join.host if is_specific else "", self._server.port)
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report, and return ``None`` if no reply arrives in time."""
+        """Send a report. Return the reply, or ``None`` if no reply arrives in time."""
         if self._closed:
             return None
         name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
@@ -140,7 +140,7 @@ class HttpBacking:
         return self._host.post(report, own=True)
 
     def close(self) -> None:
-        """Stop sending, and cancel requests in progress."""
+        """Stop sending and cancel requests in progress."""
         self._closed = True
         self._host.close()
         for peer in list(self._peers.values()):
@@ -150,7 +150,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Bind this host's socket, and return whether this agent now posts for the host.
+        """Bind this host's socket and return whether this agent now posts for the host.
 
         Raises `OSError` if binding fails.
         """
@@ -200,8 +200,8 @@ class HttpBacking:
         """Record the agents that can merge the run's reports, according to the coordinator.
 
         A new coordinator lists only the hosts that have posted to it. This agent also remembers the other
-        hosts. Otherwise, this agent would forget a host that takes precedence, and would merge a part of the
-        run itself.
+        hosts. Otherwise, this agent would forget a host that takes precedence and would itself merge a part
+        of the run.
         """
         now, known, new = self._clock(), self._known(), {member.host_id: member for member in listed}
         self._missing = {id: self._missing.get(id, now) for id in known.keys() - new.keys()}
@@ -244,7 +244,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent. If the agent redirects, post the reports to the other agent."""
+        """Post the reports to an agent. If the agent names another agent, post the reports to that agent."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -271,7 +271,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _merge_here(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge the reports in this agent because no agent with precedence accepted them."""
+        """Merge the reports in this agent because no agent that takes precedence accepted them."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
@@ -364,7 +364,7 @@ class HttpBacking:
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Start listening, and return the identity that signs requests.
+        """Start listening and return the identity that signs requests.
 
         Return ``None`` while there is no secret. The agent then works alone.
         """
@@ -412,7 +412,7 @@ class HttpBacking:
 
 
 class HostReports:
-    """Collect the newest reports of all agents on this host, and send them in one post.
+    """Collect the newest reports of all agents on this host and send them in one post.
 
     A report without changes waits for the next post, and its agent gets the last reply immediately.
     Therefore, a host sends one post per interval, regardless of the number of its agents.
@@ -426,7 +426,7 @@ class HostReports:
         self._changed = threading.Condition()
         #: Newest report and its arrival time, by agent.
         self._waiting: dict[str, tuple[AgentReport, float]] = {}
-        #: Result of `_news` for the last report of each agent that the coordinator received, by agent.
+        #: Result of `_news` for each agent's last report that the coordinator received, by agent.
         self._carried: dict[str, tuple[object, ...]] = {}
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
@@ -435,7 +435,7 @@ class HostReports:
         self._closed = False
 
     def post(self, report: AgentReport, *, own: bool) -> Reply | None:
-        """Add a report, and return the reply to the post that includes this report.
+        """Add a report and return the reply to the post that includes this report.
 
         If the report can wait for the next post, return the last reply immediately.
         """

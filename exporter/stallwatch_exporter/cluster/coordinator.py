@@ -42,7 +42,7 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-# Seconds of silence after which an agent counts as lost. Its open incidents close if the run continues.
+# Seconds of silence after which an agent counts as lost. If the run continues, its open incidents close.
 _LOST_SECONDS = 60.0
 # If this process was suspended for more than this number of seconds, another agent might have merged
 # the reports in the meantime, so this agent discards its data.
@@ -54,17 +54,17 @@ _MOST_ABSENT = 4096
 # Maximum number of posts per second that a coordinator receives in a quiet period. If there are many hosts,
 # each host posts less often.
 _PER_SECOND = 48.0
-_SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
-_SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
+_SLOWEST = BEAT_SECONDS / 2  # maximum number of seconds between two posts of a host in a quiet period
+_SHARED_SECONDS = 0.5  # minimum number of seconds for which the common part of a reply is reused
 
 
-#: Function that takes the numbers of expected, reporting, and silent hosts. All three are ``None`` if another
-#: agent merges the reports.
+#: Function that takes three values: the number of expected hosts, of reporting hosts, and of silent hosts. If
+#: another agent merges the reports, all three values are ``None``.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
 class Coordinator:
-    """Merge the reports of a run's agents, and pass each change to the run's incidents to `sinks` once."""
+    """Merge the reports of a run's agents. Pass each change of the run's incidents to `sinks` only once."""
 
     def __init__(
         self,
@@ -77,9 +77,10 @@ class Coordinator:
         hosts: HostCounts = lambda _expected, _reporting, _silent: None,
         slowdown: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Set up a coordinator with the name of its agent or service.
+        """Set up a coordinator.
 
-        `slowdown` receives the fraction of the throughput that a slow host costs.
+        `name` is the name of its agent or service. `slowdown` receives the fraction of the throughput that a
+        slow host costs.
         """
         self.name = name
         self._sinks = sinks
@@ -97,14 +98,14 @@ class Coordinator:
         self._passed_on: dict[str, Incident] = {}
         self._unsent: dict[str, Incident] = {}  # reported incidents that might not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by ID
-        self._newest_at = 0.0  # time of the last change to an incident of an agent
+        self._newest_at = 0.0  # time of the last change of an agent's incident
         self._claimed: set[int] = set()  # ranks claimed by two agents
         self._start_anew()
 
     def _start_anew(self) -> None:
         """Set up the state of a run for which no report has arrived yet."""
         self._agents: dict[str, KnownAgent] = {}
-        self._named: dict[str, str] = {}  # IDs of the hosts by their names in the run
+        self._named: dict[str, str] = {}  # ID of each host, by its name in the run
 
         # Ranks of each host that does not post, and the time when an agent first reported the host.
         self._absent: dict[str, tuple[str, float]] = {}
@@ -177,7 +178,7 @@ class Coordinator:
         """Clear the run's state because the run's agents now report to another coordinator.
 
         `ledger` contains incidents of the other coordinator. If an incident is closed there, the sinks of
-        this coordinator close it too. `escalates` contains the IDs of the incidents that the other
+        this coordinator also close it. `escalates` contains the IDs of the incidents that the other
         coordinator escalates. The sinks of this coordinator stop escalating these incidents.
         """
         with self._lock:
@@ -229,7 +230,7 @@ class Coordinator:
                 self._shown[incident.id] = incident
 
     def _present(self) -> float:
-        """Return the current time, and clear the state if this process was suspended for a while.
+        """Return the current time. If this process was suspended for a while, first clear the state.
 
         During the suspension, another agent merges the reports of the run.
         """
@@ -441,7 +442,7 @@ class Coordinator:
         return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
     def _going(self) -> dict[str, str]:
-        """Return the folded ranks for each host that has not ended, and that no other host has replaced."""
+        """Return the folded ranks for each host that has not ended and that no other host has replaced."""
         return self._ranks(agent for agent in self._up() if agent.report.ending is None)
 
     def _silent(self, now: float) -> list[str]:
@@ -451,7 +452,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record hosts that an agent knows about, but that have not posted to this coordinator."""
+        """Record hosts that an agent knows about but that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -460,7 +461,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _drop_replaced(self) -> None:
-        """Remove absent hosts if other hosts now have their ranks."""
+        """Remove the absent hosts whose ranks run on other hosts."""
         taken = {rank for agent in self._agents.values() for rank in agent.ranks} if self._absent else set()
         for host, (ranks, _) in list(self._absent.items()):
             if not taken.isdisjoint(ranks_in(ranks)):
@@ -512,7 +513,7 @@ class Coordinator:
 
     @property
     def _given(self) -> int:
-        """Number of agents of the run according to the scheduler or the launcher; 0 if unknown."""
+        """Number of agents of the run according to the scheduler or the launcher, or 0 if unknown."""
         return max((agent.report.expected or 0 for agent in self._agents.values()), default=0)
 
     # ---- replies
@@ -558,7 +559,10 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return `hosts` or the equal mapping from the last replies, so that all agents share one copy."""
+        """Return `hosts`, or an equal mapping from the last replies.
+
+        The equal mapping takes precedence, so that all agents share one copy.
+        """
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

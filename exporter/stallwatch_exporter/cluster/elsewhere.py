@@ -37,7 +37,7 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if the command starts ranks on other hosts, or an empty string.
+    """Return one line of advice, or an empty string unless the command starts ranks on other hosts.
 
     The command itself is not changed, because an option for one launcher can break a different launcher.
     """
@@ -96,7 +96,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at index `at`.
+        """Insert an agent before the program at index `at`, and return the command.
 
         If no program is found, return advice instead of a command.
         """

@@ -26,7 +26,7 @@ _PATH = 100  # Maximum length of a socket's path, in bytes. On macOS, sockaddr_u
 
 
 def host_id(hostname: str) -> str:
-    """Return an ID that distinguishes this host from all others, even from hosts with the same name.
+    """Return an ID that distinguishes this host from all others, even from hosts that have the same name.
 
     The ID includes the network namespace because an abstract socket is visible only within its namespace
     (unix(7)).

@@ -47,7 +47,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     origin: Origin
     master: str = ""  #: HOST or HOST:PORT at which the first agent is expected
-    hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
+    hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order, or empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
     agents: int | None = None  #: expected number of agents, or ``None`` if unknown
     provisional: bool = False  #: true if the key might not be unique before the ranks' environment is known
@@ -164,9 +164,8 @@ class _Facts:
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
-    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, this
-    function must be tried before `_by_slurm`, because mpirun starts only the ranks on other hosts in a
-    step.
+    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, call this
+    function before `_by_slurm` because mpirun starts only the ranks on other hosts in a step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
     # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains the
@@ -219,7 +218,7 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher by the address at which its instances meet.
+    """Identify the run of a launcher by the address at which the instances of the launcher meet.
 
     An instance of the launcher runs on each host or in each Kubernetes Pod.
     """
@@ -284,7 +283,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
     """Return the launcher's options in the command, or an empty mapping if the launcher uses ssh.
 
-    Without ``--no_ssh``, the DeepSpeed launcher uses ssh, and the run has a single agent.
+    If ``--no_ssh`` is not set, the DeepSpeed launcher uses ssh, and the run has a single agent.
     """
     words = iter(command)
     for word in words:

@@ -10,8 +10,8 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-LEAST_SILENT, MOST_SILENT = 5.0, 10.0  #: minimum and maximum seconds until a host counts as silent
-#: Maximum delay in seconds of a post from a running agent, even on a busy host.
+LEAST_SILENT, MOST_SILENT = 5.0, 10.0  #: minimum and maximum number of seconds until a host counts as silent
+#: Maximum delay, in seconds, of a post from a running agent, even on a busy host.
 LATE_SECONDS = 3.0
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 
@@ -29,7 +29,7 @@ class KnownAgent:
 
         # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
-        self.answered_hosts: Mapping[str, str] = {}  #: hosts in the last reply, and their ranks
+        self.answered_hosts: Mapping[str, str] = {}  #: ranks by host, from the last reply
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 

@@ -1,7 +1,7 @@
 """Connect an agent to the coordinator of its multi-host run: post reports, and process the replies.
 
 Normally, the coordinator notifies users of the run's incidents. After five seconds without a reply, the agent
-notifies users itself, and reports these notifications to the coordinator later.
+notifies users itself and reports these notifications to the coordinator later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not a
 LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it ends
 LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds that a ruling of all hosts stays valid, in addition to one beat
-_AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
+_AGAIN_SECONDS = 0.5  # seconds between two posts of a change that has not been acknowledged
 _SENDING_SECONDS = 10.0  # seconds after a change during which an agent posts often, until users are notified
 _SENDING_BEAT = 2.0
 
@@ -67,7 +67,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """An agent of a multi-host run, with a sink for its incidents and a thread that posts its reports.
+    """Agent of a multi-host run, which has a sink for its incidents and a thread that posts its reports.
 
     `update` and the sink do not block. The thread calls `step` about once a second to run the coordinator
     within this agent.
@@ -106,8 +106,8 @@ class Member:
         `leave` is called if another coordinator accepts the reports, and receives the ledger and the
         escalated IDs of that coordinator.
 
-        `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
-        name of this host if another host of the run has the same name. After `alone_seconds` without a reply,
+        `shown` receives the incidents that this agent alone passed to `sinks`. If another host of the run has
+        the same name, `renamed` receives the new name of this host. After `alone_seconds` without a reply,
         the agent notifies users itself.
         """
         self._identity = identity
@@ -160,7 +160,7 @@ class Member:
     # ---- interface for the agent
 
     def __call__(self, incident: Incident) -> None:
-        """Record a change to one of this agent's incidents, and post the change."""
+        """Record a change to one of this agent's incidents and post the change."""
         with self._lock:
             kept = msgspec.structs.replace(incident)
             self._mine[incident.id] = kept
@@ -215,7 +215,7 @@ class Member:
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
-        """Record how the command ended, and post this ending."""
+        """Record how the command ended and post this ending."""
         with self._lock:
             self._ending, self._ended_at = ending, self._clock()
         self._wake.set()
@@ -304,7 +304,7 @@ class Member:
                 time.sleep(QUIET_BEAT_SECONDS)
 
     def due_in(self) -> float:
-        """Return the seconds until the next post is due."""
+        """Return the number of seconds until the next post is due."""
         with self._lock:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
             urgent = urgent or self._posted_as != _news(self._state)
@@ -312,7 +312,7 @@ class Member:
             return max(LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if it is due, and process the pending work of the coordinator within this agent."""
+        """If a report is due, post it. Process the pending work of the coordinator within this agent."""
         if self.due_in() <= LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -370,14 +370,14 @@ class Member:
         for name, since in list(self._closed_at.items()):
             incident = self._mine.get(name)
             if incident is None or incident.status == "open":
-                del self._closed_at[name]  # the incident opened again
+                del self._closed_at[name]  # the incident was reopened
             elif qualified(self._agent, incident) in over or now - since > KEPT_SECONDS:
                 del self._closed_at[name], self._mine[name]
                 self._posted.pop(name, None)
                 self._names.pop(name, None)
 
     def report(self) -> AgentReport:
-        """Return the agent's current report, with its state and all its incidents."""
+        """Return a report that contains the agent's current state and all its incidents."""
         with self._lock:
             self._number += 1
             if self._ending is not None and self._ended_in is None:
@@ -415,7 +415,7 @@ class Member:
 
     def _beat(self) -> float:
         if self._is_unanswered and is_quiet(self._state.quiet, self._state.threshold):
-            return QUIET_BEAT_SECONDS  # otherwise, this silent host would soon be blamed for the stall
+            return QUIET_BEAT_SECONDS  # otherwise, this silent host would be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
         # The coordinator can end when all hosts know which notifications were sent.

@@ -27,10 +27,10 @@ from stallwatch_rules.stacks.spans import host_of
 
 #: Seconds that a new incident waits for reports of the other hosts.
 GATHER_SECONDS = 3.0
-#: Maximum seconds for which a failed run waits for the next reports of hosts that might be gone.
+#: Maximum number of seconds for which a failed run waits for the next reports of hosts that might be gone.
 AWAITED_SECONDS = OVERDUE_SECONDS + GATHER_SECONDS
-#: Maximum seconds until a crash on one host affects the last of the other hosts. The timeouts of launchers
-#: cause this delay.
+#: Maximum number of seconds until a crash on one host affects the last of the other hosts. The timeouts of
+#: launchers cause this delay.
 LATE_SECONDS = 120.0
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
@@ -88,7 +88,7 @@ class RunEpisodes(Episodes):
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Record an incident that was already reported to users, and return whether its state is new.
+        """Record an incident that has already been reported to users. Return whether its state is new.
 
         If the incident is closed, it was closed `ago` seconds ago.
 
@@ -144,8 +144,8 @@ class RunEpisodes(Episodes):
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode for an agent's incident.
 
-        If an incident that was already reported includes the agent's incident, the episode gets the ID of the
-        reported incident. Otherwise, it gets a new ID.
+        If an incident that has already been reported includes the agent's incident, the episode gets the ID
+        of the reported incident. Otherwise, it gets a new ID.
         """
         known = self._known.get(trouble.id)
         if known is not None:
@@ -156,10 +156,10 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change to an agent's incident to the episode that contains the incident."""
+        """Add a change of an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
-            # The agent was considered lost but posts again, so this is a separate incident with its own end.
+            # The agent was considered lost but has resumed posting, so this is a separate incident.
             lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
             self._known.pop(trouble.id, None)
         super().take(trouble)
@@ -171,9 +171,9 @@ class RunEpisodes(Episodes):
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
-        """Treat the episode as the incident `known`, which was already reported.
+        """Treat the episode as the incident `known`, which has already been reported.
 
-        If the episode has been reported too, the ID of the incident that opened first is kept.
+        If the episode has also been reported, the ID of the incident that opened first is kept.
         """
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
@@ -215,10 +215,10 @@ class RunEpisodes(Episodes):
     def is_due(self, episode: Episode) -> bool:
         """Return whether the episode can be reported.
 
-        It can be reported if it was reported before, or if all hosts have replied or had enough time to
-        reply since the newest incident arrived. If all known failures show only that peers were lost, the
-        next report of each host is awaited, because a host that does not report is the cause. This wait is
-        limited, because each host on which the run fails later prolongs it.
+        It can be reported if it was reported before, or if all hosts have replied or had enough time to reply
+        since the newest incident arrived. If all known failures show only that peers were lost, the episode
+        waits for the next report of each host because a host that does not report is the cause. This wait is
+        limited because each host on which the run fails later prolongs the wait.
         """
         if self._is_complete():
             return True
@@ -291,12 +291,13 @@ class RunEpisodes(Episodes):
 
         The reported location is kept in the following cases:
 
-        * The stall is over.
+        * The stall has ended.
         * The later snapshots are less certain than the reported location. A host that has lost its connection
-          soon seems silent, and after a while, the hanging ranks end.
-        * A silent host posts again while its ranks, possibly together with other ranks, wait in a
-          collective. In this case, the connections between the ranks are broken.
-        * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
+          seems silent, and the stalled ranks end after a while.
+        * A silent host posts again while its ranks, possibly together with other ranks, wait in a collective.
+          In this case, the connections between the ranks are broken.
+        * All silent hosts posted their stacks earlier, which means that they lost their connection during the
+          stall.
         * The host of the blamed rank no longer posts.
         """
         reported, now = episode.reported, view.stacks
@@ -388,7 +389,8 @@ def _only_of_peers(episode: Episode) -> bool:
 def _explaining(gone: Mapping[str, float], incident: Incident) -> Mapping[str, float]:
     """Return the lost hosts that can explain the incident.
 
-    If the stacks show which ranks hold up the run, only a host that was lost during the stall can explain it.
+    If the stacks show which ranks hold up the run, only a host that was lost during the stall can explain the
+    incident.
     """
     stacks = incident.stacks
     if stacks is None or not stacks.odd or stacks.why == "unreachable":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stallwatch_rules.text.lazy import lazy
 
-MOST_HOSTS = 65_536  #: Maximum number of hosts in a list. Even a short text could describe millions of hosts.
+MOST_HOSTS = 65_536  #: Maximum number of hosts in a list. Even a short text can describe millions of hosts.
 _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names that a term describes. If it has several brackets, the last bracket varies fastest."""
+    """Yield all names that a term describes. If the term has several brackets, the last varies fastest."""
     if not parts:
         yield ""
         return

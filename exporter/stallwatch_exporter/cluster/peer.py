@@ -31,12 +31,12 @@ from stallwatch_exporter.cluster.signing import (
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
-ANSWER_SECONDS = 2.0  #: maximum seconds to wait for the response of an agent
+ANSWER_SECONDS = 2.0  #: maximum number of seconds to wait for the response of an agent
 
-#: Maximum seconds until the next search for an agent that did not respond.
+#: Maximum number of seconds until the next search for an agent that did not respond.
 RETRY_SECONDS = 10.0
 # First pause between two searches. It is short because agents start within seconds of each other. Each
-# further pause is twice as long.
+# further pause is twice as long as the previous pause.
 _FIRST_RETRY_SECONDS = 1.0
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
@@ -104,7 +104,7 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Raise `TimeoutError` if a ``with`` block takes more than `seconds` seconds in total.
+        """If a ``with`` block takes more than `seconds` seconds in total, raise `TimeoutError`.
 
         The timeout of a socket is not enough, because it applies only to the wait for the next byte. Any
         error closes the connection.
@@ -134,7 +134,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request, and return the response's status, body, ``Content-Encoding``, and signature."""
+        """Send a request and return the response's status, body, ``Content-Encoding``, and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -194,7 +194,7 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Search for the agent in a thread, unless the agent is known or recently did not respond."""
+        """Search for the agent in a thread. If the agent is known or recently did not respond, do nothing."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -206,7 +206,7 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the current search has ended, and return whether the agent responds."""
+        """Wait until the current search has ended. Return whether the agent responds."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None
@@ -245,7 +245,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports, and return ``None`` if the agent does not respond or rejects the reports."""
+        """Post the reports. Return the answer, or ``None`` if the agent does not respond or rejects them."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -277,8 +277,7 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The agent might only have closed the idle connection, so check whether the agent still
-                # responds.
+                # The agent might only have closed the idle connection, so check whether it still responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
                     break
@@ -365,7 +364,7 @@ def _sent(
     body: bytes = b"",
     encoding: str = "",
 ) -> tuple[int, bytes]:
-    """Send a signed request, and return the status and the body of the response.
+    """Send a signed request and return the status and the body of the response.
 
     Raises `_Refusal` if an agent rejects the request, or accepts it in a response without a valid
     signature. Raises `_Unknown` for every other response without a valid signature.

@@ -80,7 +80,7 @@ class Notices:
 
 
 def merged(merges: Merges, reports: Sequence[AgentReport]) -> Answer:
-    """Merge the reports of one host in order, and return one answer to all of them."""
+    """Merge the reports of one host, in order. Return one answer to all reports."""
     reply, acknowledged, refused = Reply(), {}, {}
     for report in reports:
         reply = merges.take(report)
@@ -138,7 +138,7 @@ class OtherHosts:
         """Set up the gate.
 
         `merges` returns the merger of the run with a given key, and `knows` returns whether a run has that
-        key. `elsewhere` returns the agent that merges instead of this agent, if there is one.
+        key. `elsewhere` returns the agent that merges instead of this agent, if such an agent exists.
         """
         self._secret = secret
         self._agent = agent

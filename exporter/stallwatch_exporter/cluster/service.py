@@ -56,7 +56,7 @@ class CoordinatorService:
         return self._server.port
 
     def close(self) -> None:
-        """Wait until all changes are sent and known to the agents, then stop serving and merging.
+        """Wait until all changes are sent and the agents know about them, and then stop serving and merging.
 
         If an agent does not know that a change was sent, the next coordinator reports the change again.
         """

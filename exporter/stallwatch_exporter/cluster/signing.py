@@ -33,7 +33,7 @@ _PROOF = re.compile(
     re.ASCII,
 )
 _PACKED_FROM = 32 << 10  # minimum size, in bytes, at which compressing a body is worth the time
-_WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
+_WINDOW = 8 << 20  # maximum number of bytes of memory that zstd uses
 
 
 class Malformed(Exception):
@@ -50,7 +50,7 @@ class Proof(NamedTuple):
     key: str  #: key of the run
     agent: str  #: name of the sending agent
     number: int  #: greater than the numbers of all earlier requests
-    to: str  #: name of the receiving agent; empty if the sender does not know it yet
+    to: str  #: name of the receiving agent, or empty if the sender does not know it yet
     digest: str = ""  #: digest of the body, so that the proof is verified before the body is read
     signature: str = ""
 
@@ -141,7 +141,7 @@ class _Versioned(msgspec.Struct):
 
 
 def pack(content: object) -> tuple[bytes, str]:
-    """Return the content as JSON, and its ``Content-Encoding``: "zstd" if it is large, otherwise empty."""
+    """Return two values: the content as JSON, and its ``Content-Encoding`` ("zstd" if large, else "")."""
     body = msgspec.json.encode(content)
     return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
 

@@ -1,4 +1,4 @@
-"""Compare the ranks' steps to find a host that slows the other hosts down, and manage its incident."""
+"""Compare the ranks' steps to find a host that slows down the other hosts, and manage the incident."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
 
-# Minimum seconds between two reported steps. If steps are shorter, only the multiples of 2, 4, 8, or a higher
-# power of two are reported.
+# Minimum number of seconds between two reported steps. If steps are shorter, only the multiples of 2, 4, 8,
+# or a higher power of two are reported.
 _LEAST_SECONDS = 0.2
 _DIGITS = 4  # Number of significant digits. Fewer digits would hide a difference of one percent.
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
@@ -145,7 +145,7 @@ class Slowness:
             self._resolve("unknown")
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """Close the incident at the end of the run, with the worst ending of all hosts."""
+        """When the run ends, close the incident with the worst ending of all hosts."""
         self._resolve(worst_resolution(endings))
 
     def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20  #: maximum size of a post or a reply before compression, i
 MOST_RANKS = 4096  #: maximum number of ranks on one host
 MOST_REPORTS = 256  #: maximum number of reports in one post, one for each agent of a host
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
-QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
+QUIET_BEAT_SECONDS = 1.0  #: minimum post interval, in seconds, as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: number of beats without a post after which a host counts as silent
 _BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until or since the threshold
 
@@ -48,7 +48,7 @@ class Paces(msgspec.Struct, frozen=True):
     steps: list[int]
     own: list[float]  #: duration of each step, excluding the time in which the rank waits for other ranks
     whole: list[float]
-    tokens: list[int] = []  #: tokens of each step; empty if they are not counted
+    tokens: list[int] = []  #: tokens of each step, or empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
@@ -58,7 +58,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     agent: str  #: unique ID: host ID, process ID, and start time of the agent
     host: str
     host_id: str  #: ID from `host.host_id`, because several hosts can have the same name
-    address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
+    address: str = ""  #: HOST:PORT of this agent's own coordinator, or empty if it has none
     members: int = 0  #: digest of the members that this host knows, from `digest_of`
     node: int | None = None
     run: str  #: name of the run on this host
@@ -67,7 +67,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     age: float = 0.0  #: Seconds for which the report was delayed. The other ages include this delay.
     started_age: float = 0.0
     clock: float = 0.0  #: Unix seconds on the sender's clock, used only to estimate the clock's offset
-    expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
+    expected: int | None = None  #: number of the run's agents, or ``None`` if no scheduler provides it
     ranks: str = ""  #: folded ranks on this host, such as ``8-15``
     world: int = 0
     phase: Phase = "train"
@@ -124,7 +124,7 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
-    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes to report
+    beat: float = QUIET_BEAT_SECONDS  #: minimum interval, in seconds, between two posts if nothing changed
     members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
     names: dict[str, str] = {}  #: unique names for hosts that have the same name, by host ID
@@ -132,7 +132,7 @@ class Reply(msgspec.Struct, kw_only=True):
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None
     #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator
-    #: does not send these incidents again.
+    #: does not resend these incidents.
     ledger: list[Incident] = []
     escalates: list[str] = []  #: IDs of the incidents whose escalation the coordinator has planned
     refused: str = ""  #: reason for the refusal of the report, as one line for the agent's terminal

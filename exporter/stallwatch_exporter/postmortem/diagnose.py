@@ -62,7 +62,7 @@ class Options:
 
     #: Options for reading in several processes. They do not affect the diagnosis.
     parallel: Parallel | None = None
-    #: Folder for copies of records from archives; by default, the system's temporary folder.
+    #: Folder for copies of records from archives. The default is the system's temporary folder.
     scratch: str | None = None
 
     @contextmanager
@@ -90,7 +90,7 @@ class UserFiles(NamedTuple):
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: stack snapshots and dumps that show where ranks were; not logs
+    rank_files: list[LogFile]  #: stack snapshots and dumps, which are not logs but show where ranks were
     run_folders: list[str]  #: run folders that Stallwatch stored
     notes: list[Message]  #: notes about run folders that were added
     silent: Collection[int]  #: ranks in the names of empty logs
@@ -119,7 +119,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose each file as the log of a separate run, in order, and return filenames and diagnoses."""
+    """Diagnose each file, in order, as the log of a separate run. Return the filenames and the diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     results = diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None))
@@ -221,7 +221,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files, and return statistics and notes about content that was not read."""
+    """Read the files. Return statistics, and notes about content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

@@ -1,4 +1,4 @@
-"""Diagnose several jobs one after another if the user passed their logs together.
+"""If the user passed the logs of several jobs together, diagnose the jobs one after another.
 
 Only one job gets a full report: the newest job with a problem or, if no job has a problem, the newest job
 with training output. For every other job, only a summary is kept, so memory use hardly grows with the number
@@ -42,7 +42,7 @@ class JobsResult:
 
     diagnosis: Diagnosis  #: diagnosis of the only job, or of the `reported` job
     problems: list[InputProblem] = field(default_factory=list)
-    jobs: list[JobSummary] = field(default_factory=list)  #: newest job first; empty if there is only one job
+    jobs: list[JobSummary] = field(default_factory=list)  #: newest job first (empty if there is only one job)
     paths: dict[str, list[str]] = field(default_factory=dict)  #: paths that contain only this job, by job
 
 
@@ -60,7 +60,7 @@ def diagnose_jobs(
 ) -> JobsResult:
     """Read files, folders, globs, archives, and standard input (``-``), and diagnose each of their jobs.
 
-    With `job`, read only that job. With `together`, read all files as one run.
+    If `job` is set, read only that job. If `together` is true, read all files as one run.
 
     Raises:
         NoSuchJob: The files belong to no job with that name.
@@ -152,7 +152,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: 2 with a problem, 1 with training output, otherwise 0."""
+    """Return a job's priority: 2 if it has a problem, 1 if it only has training output, and 0 otherwise."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

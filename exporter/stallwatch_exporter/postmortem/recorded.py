@@ -44,8 +44,8 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 # Failures within this time can have the same cause. torchrun waits up to 30 seconds for ranks to end after
 # SIGTERM.
 _NEAR_SECONDS = 60.0
-# Minimum seconds from the last record of a lost host to the failure of the other hosts. Launchers wait up to
-# 30 s for their ranks to end, and agents write their records every 5 s.
+# Minimum number of seconds from the last record of a lost host to the failure of the other hosts. Launchers
+# wait up to 30 s for their ranks to end, and agents write their records every 5 s.
 _LOST_BEFORE_SECONDS = 35.0
 _OVERDUE_SECONDS = 60.0  # maximum age of an agent's record; agents write their records every 5 s
 #: Notes that are superfluous if the lost host is the cause.
@@ -63,7 +63,7 @@ class Recorded(NamedTuple):
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: seconds without progress and threshold, if still watched
+    quiet: tuple[float, float] | None = None  #: seconds without progress, and threshold, of a watched run
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
@@ -76,7 +76,8 @@ class Recorded(NamedTuple):
     gone: Mapping[str, float] = {}  #: last record (Unix time) of each host that was lost before the failure
     absence: Primary | None = None  #: cause that the agents determined, if hosts did not report
     versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
-    #: Last step on hosts with a recorded end, if the agent of another host was lost before the run finished.
+    #: Last step on hosts whose end is recorded, if the agent of another host was lost before the run
+    #: finished.
     last_step: int | None = None
 
 
@@ -274,10 +275,10 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
     """Return the record of the host that failed first.
 
-    If no host failed, return the record of a host that has not finished, or of the host that finished last.
-    After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
-    they end. Therefore, a host on which a signal ended a rank takes precedence over hosts that failed at
-    about the same time.
+    If no host failed, return the record of a host that has not finished. If all hosts have finished, return
+    the record of the host that finished last. After a rank is lost, other hosts fail within moments, and
+    launchers wait for their other ranks before they end. Therefore, a host on which a signal ended a rank
+    takes precedence over hosts that failed at about the same time.
     """
     failed = [part for part in parts if part.ending is not None and part.ending.failed]
     if failed:
@@ -311,8 +312,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
     These are the stacks that the agents combined during the run, unless combining the stacks in the hosts'
     records gives a more certain result.
     """
-    # An incident that a single agent sent names no hosts, and contains only the stacks of that agent's
-    # host.
+    # An incident that a single agent sent names no hosts and contains only the stacks of that agent's host.
     last = next((each for each in reversed(merged) if each.hosts and each.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     recorded_stacks = by_host(
@@ -327,7 +327,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 
 
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
-    """Yield notes on the host that failed first, and on hosts without a record or without an ending."""
+    """Yield notes on the host that failed first, and on hosts that have no record or no ending."""
     infos = [part.info for part in parts if part.info is not None]
     hosts = {info.host_in_run for info in infos}
     named = {host for incident in merged for host in incident.hosts}
@@ -419,7 +419,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def with_lost_hosts(diagnosis: Diagnosis, known: Recorded, catalogue: Catalogue) -> Diagnosis:
-    """Name the hosts that did not report as the cause, if the logs show only that peers were lost."""
+    """If the logs show only that peers were lost, name the hosts that did not report as the cause."""
     shown = diagnosis.primary
     if diagnosis.unknown or (shown is not None and not is_of_peers(shown, catalogue)):
         return diagnosis
@@ -437,7 +437,7 @@ def _last_printed(incident: Incident) -> Text:
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
-    """Add the cause that was known when the run ended, if the copies of the logs show no cause."""
+    """If the copies of the logs show no cause, add the cause that was known when the run ended."""
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
@@ -488,7 +488,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Add the steps that ranks reported to the agent, because the log might not contain these steps.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
-    can be deleted, or truncated because the disk was full.
+    might have been deleted. They might also have been truncated because the disk was full.
     """
     diagnosis = _with_other_hosts(diagnosis, known.last_step)
     if known.folder is None:
@@ -497,7 +497,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    # Without evidence, only the end of the run is known.
+    # If there is no evidence, only the end of the run is known.
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     nothing_kept = diagnosis.stats.files and kept.primary is None and not kept.unknown
     if shown or diagnosis.unknown or left >= seen or nothing_kept:
@@ -507,7 +507,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _with_other_hosts(diagnosis: Diagnosis, last_step: int | None) -> Diagnosis:
-    """Return the diagnosis with `last_step`, if the log with the steps ends before the run.
+    """If the log that contains the steps ends before the run, add `last_step` to the diagnosis.
 
     Ignore a `last_step` beyond the total, because ranks can count more steps than the log, such as each step
     of gradient accumulation.
@@ -540,7 +540,7 @@ def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
-    """Remove the problems of hosts without readable logs if the outcome of the run is known.
+    """If the outcome of the run is known, remove the problems of hosts that have no readable logs.
 
     The outcome is known from the logs of other hosts, or from the record of the run.
     """

@@ -69,7 +69,7 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem, with a different remedy if it concerns a run folder of ``stallwatch tail``.
+    """Return the problem. If it concerns a run folder of ``stallwatch tail``, replace its remedy.
 
     Such a folder has no copies of logs, so the remedy names the files that the command followed.
     """
@@ -85,7 +85,7 @@ def naming_followed_files(problem: InputProblem) -> InputProblem:
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:
-    """Return a key that identifies an agent, and that is the same in copies of the agent's record."""
+    """Return a key that identifies an agent and that is the same in all copies of the agent's record."""
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
@@ -142,7 +142,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def placed_by_name(files: Sequence[LogFile]) -> tuple[Placed, Message | None]:
-    """Return the files with the hosts and ranks in their names, and a note if the ranks are a guess.
+    """Return the files with the hosts and ranks from their names. If the ranks are a guess, add a note.
 
     If the names contain only local ranks and no line contains a rank, the ranks are numbered host by host, in
     the order of the hosts' names. The ranks of different hosts then differ.
@@ -165,7 +165,7 @@ def placed_by_name(files: Sequence[LogFile]) -> tuple[Placed, Message | None]:
 
 
 def _local_ranks_on_each(files: Sequence[LogFile], hosts: Mapping[str, str]) -> int:
-    """Return the number of ranks on each host if the logs contain only local ranks, and otherwise 0."""
+    """Return the number of ranks on each host, or 0 unless the logs contain only local ranks."""
     ranked = [file for file in files if file.rank is not None]
     if not hosts or not all(file.name in hosts and has_local_rank(file.name) for file in ranked):
         return 0
@@ -182,7 +182,7 @@ _SEARCHED = 64 * 1024  #: number of bytes searched for a rank, both at the start
 
 
 def _states_a_rank(file: LogFile) -> bool:
-    """Return whether lines of a file contain a rank, or true if the file cannot be searched."""
+    """Return whether lines of a file contain a rank. If the file cannot be searched, return true."""
     if not file.plain or not file.path:
         return True
     try:
@@ -209,7 +209,7 @@ def _around(file: LogFile) -> list[str]:
 
 
 def _folders_around(path: str) -> list[str]:
-    """Return the folder of a file, and the parent of this folder if the folder is named ``ranks``."""
+    """Return the folder of a file. If that folder is named ``ranks``, also return its parent."""
     parent = os.path.dirname(path)  # noqa: PTH120 - ten times as fast as pathlib
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
@@ -253,8 +253,8 @@ def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     """Group the run folders that could belong to the same start of a job.
 
-    Such folders have the same key if a scheduler or launcher provided a key. Otherwise, their agents
-    started at about the same time, in the same folder, and with the same command except for numbers.
+    If a scheduler or launcher provided a key, such folders have the same key. Otherwise, their agents started
+    at about the same time, in the same folder, and with the same command except for numbers.
     """
     alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}
     for folder, info in sorted(runs.items(), key=lambda each: each[0]):

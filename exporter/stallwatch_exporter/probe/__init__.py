@@ -1,4 +1,4 @@
-"""Observe a rank from inside its process, with only the standard library and the program's own modules.
+"""Observe a rank from inside its process, using only the standard library and the program's own modules.
 
 ``bootstrap/sitecustomize.py`` loads the probe under the name ``stallwatch_probe``, because Stallwatch might
 not be installed in the training program's Python environment. ``import stallwatch`` loads the probe as this

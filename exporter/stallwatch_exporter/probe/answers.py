@@ -80,7 +80,7 @@ def _rank() -> int | None:
 def stacks() -> dict[str, Any]:
     """Return the stack of each other thread, outermost frame first. The main thread comes first."""
     threading = sys.modules.get("threading")
-    # Do not use `threading.enumerate`, because a hanging thread can hold its lock.
+    # Do not use `threading.enumerate`, because a stalled thread might hold the lock that this function needs.
     known = dict(getattr(threading, "_active", {}))
     main = getattr(getattr(threading, "_main_thread", None), "ident", None)
     this_thread = _thread.get_ident()

@@ -21,10 +21,10 @@ from .events import EventFile
 from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
 from .ring import RingWriter
 
-FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
+FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings, which ``stallwatch run`` sets
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls to a sampler
-RECORD_SECONDS = 0.05  #: Minimum seconds between records. Faster steps share a record.
+SAMPLE_SECONDS = 1.0  #: minimum number of seconds between expensive readings, such as two calls to a sampler
+RECORD_SECONDS = 0.05  #: Minimum number of seconds between records. Faster steps share a record.
 FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
@@ -80,14 +80,14 @@ class Probe:
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: cells of the draft, which hooks change to count; see ``INDEX``
+        self.row = self._draft.cells  #: cells of the draft (see ``INDEX``), which hooks change to count
         #: Samplers, which the probe calls about once a second, within a step. Each sampler returns the values
         #: of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         #: Number of saves and their longest duration in seconds, by caller.
         self.saves: dict[str, tuple[int, float]] = {}
         self._folder = folder
-        self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses`; called at the next step
+        self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses` at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
@@ -120,9 +120,9 @@ class Probe:
 
         Each argument sets a field of ``layout`` to a number or a one-element tensor.
 
-        Without `number`, the probe counts the steps itself. To save time, the usual fields are separate
-        parameters, because a loop over a dict takes 50% longer. They are also not keyword-only, because
-        Python looks up the defaults of keyword-only parameters by name.
+        If `number` is ``None``, the probe counts the steps itself. To save time, the usual fields are
+        separate parameters, because a loop over a dict takes 50% longer. They are also not keyword-only,
+        because Python looks up the defaults of keyword-only parameters by name.
         """
         if self._off:
             return
@@ -187,7 +187,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Increase a count, and write a record if the last record is at least a second old."""
+        """Increase a count. If the last record is at least a second old, write a record."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -295,7 +295,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Before values of the next step are stored, write the record of the last step if it is missing."""
+        """If the record of the last step is missing, write it before values of the next step are stored."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -307,7 +307,7 @@ class Probe:
         self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
-        """Create the ring if needed, and store numbers that have arrived from devices and from samplers."""
+        """If needed, create the ring. Store numbers that have arrived from devices and from samplers."""
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()
@@ -325,7 +325,7 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, and create it if needed. The caller must hold the turn (see `_in_turn`)."""
+        """Return the ring. If there is no ring, create it. The caller must hold the turn (see `_in_turn`)."""
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late, because most Python processes are not ranks
@@ -336,7 +336,7 @@ class Probe:
             try:
                 ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
-                self._off = True  # there is no folder or no space, so do not try again in each step
+                self._off = True  # there is no folder or no space, so do not retry in each step
                 raise
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
@@ -349,7 +349,7 @@ _current: Probe | None = None
 
 
 def current() -> Probe:
-    """Return this process's probe. A probe without a folder does nothing."""
+    """Return this process's probe. A probe that has no folder does nothing."""
     global _current
     if _current is None:
         folder = os.environ.get(FOLDER_VARIABLE)

@@ -22,11 +22,11 @@ FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field
 _REPORTED_NAN = INDEX["told_nan"]
-OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a device
+OFFER_SECONDS = 1.0  #: minimum number of seconds between two readings of a tensor on a device
 
 
 class Draft:
-    """Fields of a record that is not written yet. A single copy transfers all of them to the ring."""
+    """Fields of a record that has not been written yet. A single copy transfers all of them to the ring."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, now or after its device has computed it. Reading can raise any error."""
+        """Store a number in a field, now or when the number is available. Reading can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -88,8 +88,8 @@ class Reading:
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # Without `detach`, torch would print a warning in the program's output if the tensor needs
-            # gradients.
+            # Without `detach`, if the tensor needs gradients, torch would print a warning in the program's
+            # output.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
         if self._event is not None or 0.0 <= now - self._offered < OFFER_SECONDS:

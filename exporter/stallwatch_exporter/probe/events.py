@@ -1,7 +1,7 @@
 """Write text events (warnings, exceptions, and versions) to a file beside the ring, one JSON object per line.
 
-Most repeated messages are only counted, and the file has at most `MOST_BYTES`. The last part of the file is
-reserved for the exception that ends the rank.
+Most repeated messages are only counted, and the file contains at most `MOST_BYTES` bytes. The last part of
+the file is reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EventFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
-        self.dropped = 0  #: number of events that were lost for lack of space, excluding repeated events
+        self.dropped = 0  #: number of events lost because space ran out, excluding repeated events
         self._left = most_bytes
         self._kept = kept_bytes
         self._clock = clock
@@ -42,7 +42,7 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event. For a repeated `key`, write only the 1st, 10th, 100th event, and so on."""
+        """Write an event. Of the events with the same `key`, write only the 1st, 10th, 100th, …."""
         try:
             return self._write(kind, key, about)
         except Exception:  # a full disk or invalid text must not affect the training

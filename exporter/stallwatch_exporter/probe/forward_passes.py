@@ -77,7 +77,7 @@ class ForwardPasses:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Return the seconds until the counting ends, and end it if it is due.
+        """Return the number of seconds until the counting ends. If the end is due, end the counting.
 
         Return ``None`` if nothing is being counted.
         """

@@ -1,14 +1,14 @@
 """Define the format of a ring file: a header of one page, followed by records of equal size.
 
-A record consists of its number (1, 2, …), its Unix time, and one double per field. NaN marks an unknown
+A record consists of its number (1, 2, …), its Unix time, and one double for each field. NaN marks an unknown
 field. If a reported value is itself NaN or infinite, such as a diverged loss, the field's bit is set in
 ``told_nan``. Record ``n`` is at position ``(n - 1) % capacity``. The writer writes the record before it
 updates the counter of records in the header. Therefore, a record with a number greater than the counter is
 not complete.
 
 The draft is the record that is being filled. The draft is part of the header page. The probe stores every
-count and every step in the draft immediately. Therefore, a reader sees them before the record is complete,
-and even after a rank is killed. The time of the draft is the time of the last step.
+count and every step in the draft immediately. Therefore, a reader sees these values before the record is
+complete, and even after a rank is killed. The time of the draft is the time of the last step.
 """
 
 from __future__ import annotations

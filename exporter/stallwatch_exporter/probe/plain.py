@@ -20,12 +20,12 @@ _MOST_ABOVE = 4
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Register the signal if this process is the command or its child, and not a rank from a launcher.
+    """If this process is the command or its child but not a launcher's rank, register the signal.
 
     `folder` is the folder of the rings. The function imports few modules before its checks because every
     Python process runs the checks.
     """
-    words = getattr(sys, "orig_argv", ())  # the command line; available in Python 3.10 and later
+    words = getattr(sys, "orig_argv", ())  # the command line, which Python 3.10 and later provide
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(words) or not _is_near(folder):
         return
     import atexit

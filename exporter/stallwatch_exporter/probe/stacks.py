@@ -1,12 +1,12 @@
 """Answer the agent's queries about the state of a rank. The agent sends queries only during a stall.
 
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
-agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
-the collectives comes last. Several agents can query at the same time because their numbers come from the
-monotonic clock. An answer contains the greatest number so far and is valid for all smaller numbers.
+  agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
+  the collectives comes last. Several agents can query at the same time because their numbers come from the
+  monotonic clock. An answer contains the greatest number so far and is valid for all smaller numbers.
 * The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
-handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock, and writes to a
-separate file.
+  handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock and writes to a separate
+  file.
 
 A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both
 because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
@@ -39,7 +39,7 @@ else:
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: Maximum size of an answer. Longer answers are not written.
-_QUERY_BYTES = 4096  # maximum bytes of queries that are read in one call
+_QUERY_BYTES = 4096  # maximum number of bytes of queries that are read in one call
 _LEAST_DESCRIPTOR = 64  # a program can inherit lower numbers, such as descriptor 3, from its parent
 
 
@@ -96,7 +96,7 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Stop offering the signal to the agent if Python code now handles the signal.
+        """If Python code handles the signal, stop offering the signal to the agent.
 
         This sampler returns no values.
         """
@@ -137,7 +137,7 @@ class Answerer:
                 numbers = (int(query) for query in queries.split() if query.isdigit())
                 self._newest = max([self._newest, *numbers])
                 self._answer()
-        except Exception:  # without an answer, the agent uses other methods
+        except Exception:  # if there is no answer, the agent uses other methods
             pass
 
     def _answer(self) -> None:
@@ -167,7 +167,10 @@ class Answerer:
 
 
 def free_signal() -> int | None:
-    """Return a real-time signal that this process does not handle, ignore, or block, if there is one."""
+    """Return a free real-time signal, or ``None`` if no such signal is free.
+
+    A signal is free if this process does not handle, ignore, or block it.
+    """
     if not hasattr(_signal, "SIGRTMAX"):
         return None
     masks = signal_masks("/proc/self/status")
@@ -190,7 +193,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Move a descriptor to a high number, which other code rarely uses, and return that number."""
+    """Move a descriptor to a high number, which other code rarely uses. Return that number."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:

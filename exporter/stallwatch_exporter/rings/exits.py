@@ -24,7 +24,7 @@ from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
 MOST_WATCHED = 256  #: Maximum number of watched processes. Each process needs a descriptor.
-_LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
+_LOOK_SECONDS = 5.0  # maximum number of seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # fields: mask, control group, other numbers, and exit code
 _INFO_EXIT = 1 << 3
@@ -35,7 +35,7 @@ class Exits:
     """Exit codes of the processes that were passed to `watch` while they ran, if the kernel provides them."""
 
     def __init__(self) -> None:
-        self.codes: dict[Hashable, int] = {}  #: exit codes by the key given to `watch`; ``-n`` for signal n
+        self.codes: dict[Hashable, int] = {}  #: exit codes (``-n`` for signal n) by the key given to `watch`
         self.ended_at: dict[Hashable, float] = {}  #: steady time at which each watched process ended
         self._seen: set[Hashable] = set()
         self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
@@ -60,11 +60,11 @@ class Exits:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # without a free descriptor or thread, the exit code stays unknown
+        except (OSError, RuntimeError):  # if no descriptor or thread is free, the exit code stays unknown
             os.close(fd)
 
     def close(self) -> None:
-        """Stop watching, and close all descriptors."""
+        """Stop watching and close all descriptors."""
         with self._lock:
             epoll, self._epoll = self._epoll, None
             for fd in self._watched:

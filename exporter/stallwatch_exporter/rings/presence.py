@@ -38,7 +38,7 @@ def is_there(pid: int, started: float) -> bool:
 
 
 def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwise: _Fact) -> _Fact:
-    """Return the result of `query` for a process, or `otherwise` if it ended or cannot be inspected."""
+    """Return the result of `query`, or `otherwise` if the process has ended or cannot be inspected."""
     try:
         return query(psutil.Process(pid))
     except (psutil.Error, OSError):  # psutil does not handle a lack of descriptors or memory

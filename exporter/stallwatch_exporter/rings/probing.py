@@ -74,7 +74,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since a file in the folder was last written, or 0 if unknown."""
+    """Return the number of seconds since a file in the folder was last written, or 0 if unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -96,7 +96,7 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 class RankProcess(RingReader):
-    """A process with a ring, and the agent's observations of the process."""
+    """A process that has a ring, and the agent's observations of the process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -171,7 +171,7 @@ class Probing:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
+        self.lost = 0  #: number of permanently lost records and events, plus errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
         # IDs of the rings' processes that existed in this process's namespace at the last call. IDs from
@@ -205,7 +205,7 @@ class Probing:
         return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the text events since the last call, with secrets masked.
+        """Yield the text events since the last call. Secrets in the events are masked.
 
         The end of a worker process is omitted because readers would mistake it for the end of the rank.
         """
@@ -215,7 +215,7 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return, for each rank with a ring, the rings of the rank's running processes."""
+        """For each rank that has a ring, return the rings of the rank's running processes."""
         return {
             rank: frozenset(each.path for each in processes if each.is_up)
             for rank, processes in self._by_rank().items()
@@ -228,7 +228,7 @@ class Probing:
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the known exit code of each ended rank's last process, with ``-n`` for signal n."""
+        """Return the known exit code (``-n`` for signal n) of each ended rank's last process."""
         codes = {}
         for rank, processes in self._by_rank().items():
             if processes and not any(each.is_up for each in processes):
@@ -242,7 +242,7 @@ class Probing:
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
-        """Return, for each process with a ring, how the process ended, or that it is still running."""
+        """For each process that has a ring, return how the process ended, or that it is still running."""
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class Probing:
     def _of_rank(self, rank: int) -> list[RankProcess]:
         """Return the processes of a rank, excluding the rank's worker processes.
 
-        Workers are processes without steps that started while another process of the rank trained.
+        Workers are processes that have no steps and that started while another process of the rank trained.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:

@@ -57,7 +57,7 @@ class Batch(msgspec.Struct):
 
 
 def open_file(path: Path) -> int:
-    """Open a rank's file for reading. Do not wait if it is a pipe without a writer."""
+    """Open a rank's file for reading. If the file is a pipe that has no writer, do not wait."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
+        """If the file is closed, open it for one call. A file that cannot be opened is treated as empty."""
         was_closed = self._fd is None
         with contextlib.suppress(OSError):  # The file was removed, or no descriptor is free. No data is lost.
             if was_closed:
@@ -139,7 +139,7 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the draft of the next record to the batch, if the draft contains new values."""
+        """If the draft of the next record contains new values, add the draft to the batch."""
         data = self._at(DRAFT_AT, self._record.size)
         # Read the draft until two reads agree, because during an update, a draft can mix values of two steps.
         for _ in range(_MOST_TRIES):

@@ -30,14 +30,14 @@ from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
-MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
-_FIRST_PART = 64  # divisor: a queue keeps the first bytes of each stream, up to 1/64 of its size
+MAX_BYTES = 64 * 1024 * 1024  #: maximum number of bytes of output that were passed through but not read
+_FIRST_PART = 64  # divisor: a queue reserves 1/64 of its size for the first bytes of each stream
 _PORTION = 65536
 _NEWLINE = ord("\n")
-_LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold
+_LAST_BYTES = 4 * 1024 * 1024  # maximum number of bytes to copy at the end (more than a pipe can hold)
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _NO_MEMORY_SECONDS = 0.05  # seconds between two attempts when memory is short
-GRACE_SECONDS = 2.0  #: seconds that a grandchild can keep the output open after the command ended
+GRACE_SECONDS = 2.0  #: seconds for which a grandchild can keep the output open after the command
 
 _Made = TypeVar("_Made")
 
@@ -51,7 +51,7 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes of a source, with the time at which they were printed."""
+    """Bytes of a source, and the time at which they were printed."""
 
     source: str
     data: bytes
@@ -132,7 +132,7 @@ class ByteQueue:
             self._lost[stream] += lines
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
-        """Return queued chunks after `timeout` seconds, or when `most` bytes are queued."""
+        """Wait up to `timeout` seconds for `most` bytes to be queued. Return queued chunks."""
         with self._change:
             self._enough = most
             if self._bytes < most and not self._closed:
@@ -221,7 +221,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # maximum bytes to copy after `finish` stops waiting
+        last: int | None = None  # maximum number of bytes to copy after `finish` stops waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
@@ -250,7 +250,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all bytes, or drop them if the agent's output has no reader."""
+        """Write all bytes. If the agent's output has no reader, drop the bytes."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -269,7 +269,7 @@ class Pump:
 
 
 def _patiently(work: Callable[[], _Made]) -> _Made:
-    """Call a function until there is enough memory for it."""
+    """Call a function repeatedly until there is enough memory for the call."""
     while True:
         try:
             return work()
@@ -309,7 +309,7 @@ class Capture:
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # the agent also works without a keeper process
+            with contextlib.suppress(OSError):  # the agent does not require a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
             # Turn off the buffer that Python uses for output to pipes. The buffer holds up to 8 KiB. During a
@@ -336,7 +336,7 @@ class Capture:
         self.pid = self._child.pid
 
     def wait(self) -> int:
-        """Wait for the command, and return its exit status in the form of `subprocess`."""
+        """Wait for the command and return its exit status in the form of `subprocess`."""
         return self._child.wait()
 
     def drain(self, grace: float = GRACE_SECONDS) -> None:
@@ -347,7 +347,7 @@ class Capture:
         self._dismiss_keeper()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the command, if it still runs."""
+        """If the command is still running, send a signal to it."""
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(number)
 
@@ -361,7 +361,7 @@ class Capture:
     def _carry(
         self, name: str, ours: int, queue: ByteQueue, clock: Callable[[], float], channels: list[int]
     ) -> int:
-        """Return a descriptor for the command to write to, and start to pass on its output."""
+        """Return a descriptor that the command can write to. Start to pass on the command's output."""
         source, its = self._channel(ours)
         channels.append(its)
         try:
@@ -375,7 +375,7 @@ class Capture:
     def _channel(self, ours: int) -> tuple[int, int]:
         """Return the descriptor that the agent reads, and the descriptor that the command writes to."""
         if os.isatty(ours):
-            with contextlib.suppress(OSError, termios.error):  # without a pseudo-terminal, use a pipe
+            with contextlib.suppress(OSError, termios.error):  # if there is no pseudo-terminal, use a pipe
                 return self._terminal(ours)
         return os.pipe()
 
@@ -428,7 +428,7 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run a command that cannot be watched, and return its exit code.
+    """Run a command that cannot be watched. Return its exit code.
 
     The command writes directly to the agent's own output.
     """

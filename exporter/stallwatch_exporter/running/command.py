@@ -51,7 +51,7 @@ def run_command(
 
     The codes 127 and 126 mean that the command could not be started. `on_end` receives the diagnosis after
     the command has ended. `engine` opens a transport other than HTTP between the agents of a run on several
-    hosts. The command starts before everything else, and continues even if it cannot be watched.
+    hosts. The command starts before everything else and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(settings, notice)
@@ -136,7 +136,7 @@ def run_command(
 
 
 def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
-    """Return the command's environment and the folder of the rings (``None`` without a probe)."""
+    """Return the command's environment and the folder of the rings (``None`` if no probe is used)."""
     environ = dict(os.environ)
     if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None

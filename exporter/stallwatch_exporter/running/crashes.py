@@ -33,7 +33,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     """Record of how a process of a run ended, or that it is still running."""
 
     pid: int
-    rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
+    rank: int | None = None  #: ``None`` for a program that has no rank and reported no steps
     up: bool = False
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n, or ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
@@ -48,7 +48,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_check(self) -> bool:
-        """True if the program is ``python -c`` code, but not a process that ``multiprocessing`` started."""
+        """True if the program is ``python -c`` code but not a process that ``multiprocessing`` started."""
         options = takewhile(lambda word: word.startswith("-"), self.words[1:])
         return "-c" in options and not any("multiprocessing" in word for word in self.words)
 
@@ -129,7 +129,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
-    """Return the first process that probably made the run fail, or ``None`` if the run ended well.
+    """Return the first process that probably made the run fail, or ``None`` if the run succeeded.
 
     `log_fails` returns whether the log ends in a failure without output after it. It is called only if the
     processes do not show how the run ended.
@@ -148,9 +148,10 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 
 def failed_beside(ends: Sequence[ProcessEnd]) -> ProcessEnd | None:
-    """Return the first program that failed while another program with the same rank trained and still runs.
+    """Return the first program that failed while another program with its rank was training, or ``None``.
 
-    Such programs are independent, because the processes of one training run have different ranks.
+    The other program must still be running. Such programs are independent because the processes of one
+    training run have different ranks.
     """
     failed = [end for end in ends if end.rank is not None and end.fate == "failed" and not end.is_ray_worker]
     found = [
@@ -172,7 +173,7 @@ def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
 
 
 def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
-    """Return the ranks with processes that are still running after the command ended."""
+    """Return the ranks whose processes are still running after the command has ended."""
     return [
         SurvivingRank(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None
     ]
@@ -208,7 +209,7 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
     ):
         return True  # a script ends its remaining processes after a rank has finished
     if process.is_check and process.ended_at is not None:
-        # A script can check the machine with `python -c`, and continue if the check fails.
+        # A script can check the machine with `python -c` and continue if the check fails.
         later = [other for other in others if other.started is not None and other.started >= process.ended_at]
         if any(other.fate == "well" for other in later):
             return True
@@ -232,9 +233,9 @@ def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return the failed programs that could be the training program, if it is unknown which program trained.
+    """If it is unknown which program trained, return the failed programs that could have trained.
 
-    No steps follow the end of the training program. If another program ended well, it might be the training
+    No steps follow the end of the training program. If another program succeeded, it might be the training
     program, unless steps are missing or the log ends in a failure.
     """
     dead = [
@@ -261,7 +262,7 @@ def _total(step: int | None, reached: Reached) -> int | None:
 
 
 def exit_code_loss(script: str) -> Literal["pipe", "wait", ""]:
-    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` without a process."""
+    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"
     return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

@@ -37,13 +37,13 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
 _PATIENCE = 1.0  # seconds to wait for the ranks to end after the command
-_LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-# Initial seconds between two checks, and the seconds for which this interval applies.
+_LOOK_SECONDS = 0.9  # minimum number of seconds between two checks of the processes
+# Initial interval between two checks, and the time for which this interval applies, in seconds.
 _QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # maximum number of characters of an error message
 
-Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and True if diagnosing worked
+Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and whether diagnosing worked
 
 
 class EndEvidence:
@@ -85,7 +85,7 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due, or infinity if a check every second is enough.
+        """Return the time until the next check in seconds, or infinity if a check every second is enough.
 
         Exit codes of processes that run only between two checks stay unknown.
         """
@@ -104,7 +104,7 @@ class EndEvidence:
         return {rank: frozenset() for rank, code in codes.items() if code} | up
 
     def failed_program(self, probing: Probing | None) -> Crash | None:
-        """Return the crash of a program while another program of the command continues, or ``None``."""
+        """Return the crash of a program if another program of the command continues, or ``None``."""
         if len(self.programs.known) < 2:
             return None
         failed = failed_beside(self._ends(probing, None))
@@ -112,13 +112,13 @@ class EndEvidence:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """Exit codes of the ranks that a launcher or script numbered, with ``-n`` for signal n."""
+        """Exit codes (``-n`` for signal n) of the ranks that a launcher or script numbered."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
         return {each.rank: codes[each] for each in known if each.rank is not None and each in codes}
 
     def with_memory(self, ending: Ending) -> Ending:
-        """Return the ending with the known memory use, if a process was killed."""
+        """If a process was killed, add the known memory use to the ending. Return the ending."""
         with self._guarded("finding the memory use of the processes"):
             return self._memory.with_memory(ending, list(self._last_lines), os.environ)
         return ending
@@ -198,7 +198,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Wait briefly for the ranks to end after the command, and return the endings of the processes."""
+        """Wait briefly for the ranks to end after the command. Return the endings of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))

@@ -1,9 +1,9 @@
-"""Keep passing on a command's output if the agent is killed, for example, because of its memory use.
+"""If the agent is killed, for example, because of its memory use, keep passing on the command's output.
 
-A program ends with a broken pipe if its output has no reader. Therefore, a keeper process holds the
-same descriptors as the agent and sleeps. The keeper process wakes up if the agent ends without dismissing
-it. The keeper process runs as a separate script and needs a few megabytes. Imports that only the agent needs
-are local because they would double the start time.
+If the output of a program has no reader, the program ends with a broken pipe. Therefore, a keeper process
+holds the same descriptors as the agent and sleeps. The keeper process wakes up if the agent ends without
+dismissing it. The keeper process runs as a separate script and needs a few megabytes. Imports that only the
+agent needs are local because they would double the start time.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ class MemoryHeld:
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
-        """Record the current memory use of the command with all its processes, and its limit, in bytes."""
+        """Record the memory use of the command and all its processes, and the memory limit, both in bytes."""
         self._all, self._limit = max(self._all, size), limit
 
     def with_memory(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
-        """Return the ending with the known memory use, if a process was killed."""
+        """If a process was killed, add the known memory use to the ending. Return the ending."""
         killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
         killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL
         if not killed or ending.kind == "finished":
@@ -74,7 +74,7 @@ class MemoryHeld:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants. Shared pages count for each process."""
+    """Return the resident memory of a process and its descendants. Shared pages are counted repeatedly."""
     total = 0
     for process in family(pid):
         try:

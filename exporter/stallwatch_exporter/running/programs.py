@@ -1,7 +1,7 @@
 """Find the programs of a command: the training processes below shells and launchers.
 
 Shells and launchers start programs, and each program manages the processes that it starts. Therefore, the
-search stops at a Python program that is not a launcher, except for child processes with a rank.
+search stops at a Python program that is not a launcher, except for child processes that have a rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Programs:
         self.known: dict[int, Program] = {}  #: programs by process ID
 
     def look(self) -> None:
-        """Find programs that have started since the last call, and watch for their ends."""
+        """Find programs that have started since the last call, and watch these programs until they end."""
         if self.command is None:
             return
         waiting, seen = [self.command], 0

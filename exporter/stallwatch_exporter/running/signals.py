@@ -18,7 +18,7 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
     """Handle signals with `handler` during a ``with`` block. Enter the block in the main thread.
 
-    Ignored signals (nohup) stay ignored, in this process and in the command.
+    Signals that are already ignored (nohup) stay ignored in this process and in the command.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():

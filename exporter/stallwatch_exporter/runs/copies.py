@@ -1,4 +1,4 @@
-"""Write copies of a run's log: the output of each rank, with the time of each piece.
+"""Write copies of a run's log: the output of each rank, and the time of each piece.
 
 A piece ends at a newline, or after a carriage return that ends one state of a progress bar. A replay of the
 pieces prints the same bytes, except for secrets, which are masked before the pieces are written. If a line
@@ -27,10 +27,10 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end. A "\r" at the end of the data waits for more data.
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, so that a crash loses little
-_CONTEXT = 1024  # maximum bytes of a line's previous text that are checked again with the next part
+UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, so that crashes lose little
+_CONTEXT = 1024  # maximum number of bytes of a line's previous text that are checked again with the next part
 _BUFFERED = 1024 * 1024
-_HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
+_HELD = 4 * 1024 * 1024  # maximum size, in bytes, of unwritten data. The oldest bytes are dropped first.
 _MOST_GAPS = 16
 # Disk space that the copies leave free because the run's checkpoints need it more. On a small disk, the
 # copies leave a fraction of the disk free.
@@ -60,7 +60,7 @@ class Gap(msgspec.Struct):
 
 
 class RankCopies:
-    """Writer that stores at most `max_bytes` in ``ranks/rank<N>.log`` and ``output.log`` in `folder`."""
+    """Writer that stores up to `max_bytes` bytes in ``ranks/rank<N>.log`` and ``output.log`` in `folder`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write overdue unfinished pieces (all if `everything` is true), and flush the buffer to disk."""
+        """Write overdue unfinished pieces, or all pieces if `everything` is true. Flush the buffer."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):
@@ -249,7 +249,7 @@ class RankCopies:
                 self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
-        """Drop the oldest records until at most `most` bytes are in memory, and record the gap."""
+        """Drop the oldest records until at most `most` bytes are in memory. Record the gap."""
         self._stuck = why
         while self._buffer and self._buffered > most:
             _, time_ns, record = self._buffer.popleft()
@@ -289,7 +289,7 @@ def _blot_key_end(piece: bytes) -> bytes:
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:
-    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # without such text, no prefix can name a rank
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # otherwise, no prefix can name a rank
         named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
     return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"

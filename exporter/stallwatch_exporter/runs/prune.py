@@ -25,10 +25,10 @@ class _Old(msgspec.Struct, frozen=True):
 def prune(
     home: Path, keep_days: float, keep_gb: float, now: float, notice: Callable[[str], None]
 ) -> list[str]:
-    """Remove the runs that ended more than `keep_days` ago, and return the names of the removed runs.
+    """Remove the runs that ended more than `keep_days` days ago. Return the names of the removed runs.
 
-    If the remaining runs need more than `keep_gb`, also remove the runs that ended first, until the remaining
-    runs fit.
+    If the remaining runs need more than `keep_gb` gigabytes, also remove the runs that ended first, until the
+    remaining runs fit.
     """
     runs = sorted(_runs(home, now), key=lambda run: run.ended_at)
     total = sum(run.bytes for run in runs)

@@ -1,4 +1,4 @@
-"""Print a recorded run again at its original pace, with the same bytes, streams, and order."""
+"""Reprint a recorded run at its original pace, with the same bytes, streams, and order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
 
 
 class RecordedStall(NamedTuple):
-    """Stall with recorded stacks, from the last step until its resolution (in Unix seconds)."""
+    """Stall whose stacks were recorded, from the last step until the resolution, in Unix seconds."""
 
     begin: float
     end: float
@@ -82,7 +82,7 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder` at `speed` times its original pace, and return its exit code.
+    """Print the run in `folder` at `speed` times its original pace and return its exit code.
 
     The replay includes the period without output before the recorded end, so a stalled run also stalls in
     the replay. If an agent watches the replay, additional processes represent the ranks during a stall.

@@ -40,7 +40,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block if it has content because another file of the folder has newer content."""
+        """If the block has content, empty it because another file of the folder has more recent content."""
         if not self._is_blank:
             self.write(b"")
 
@@ -50,7 +50,7 @@ class Reserve:
         while left:
             count = os.pwrite(self._fd, left, at)
             left, at = left[count:], at + count
-        os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
+        os.fsync(self._fd)  # on NFS or with delayed allocation, only this call reports a full disk
 
     def remove(self) -> None:
         """Remove the file, which is not needed after other files contain the whole record of the run."""

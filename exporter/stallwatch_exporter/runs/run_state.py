@@ -22,8 +22,8 @@ LATE_SECONDS = 10.0
 #: The corresponding limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
 #: Prometheus. It is longer than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
-#: Maximum seconds between two writes of ``agent.json`` by an agent (usually 5 s). If a log copy was
-#: modified more than this time after the time in ``agent.json``, the file was copied, and not written by
+#: Maximum number of seconds between two writes of ``agent.json`` by an agent (usually 5 s). If a log copy was
+#: modified more than this time after the time in ``agent.json``, the file was copied rather than written by
 #: the agent.
 _REWRITTEN_SECONDS = 10.0
 

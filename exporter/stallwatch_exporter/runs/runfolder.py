@@ -48,13 +48,13 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 SILENT_SECONDS = 300.0
 #: The limit for an agent on this host, which has the same clock and NFS cache, but whose disk can block.
 SILENT_HERE_SECONDS = 15.0
-_AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
+_AHEAD_SECONDS = 86400.0  # maximum number of seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
-_UNSENT_SECONDS = 600.0  # maximum seconds for which a notification can wait for an explanation or a lock
+_UNSENT_SECONDS = 600.0  # maximum wait of a notification, in seconds, for an explanation or a lock
 _AWAITED_SECONDS = 86400.0
-_WRITE_SECONDS = 1.0  # maximum seconds to wait for a write, which is usually immediate
+_WRITE_SECONDS = 1.0  # maximum number of seconds to wait for a write, which is usually immediate
 _MOST_RUN_INCIDENTS = 1000
-_MOST_WAITING = 1024 * 1024  # maximum bytes of lines that have not been written yet
+_MOST_WAITING = 1024 * 1024  # maximum number of bytes of lines that have not been written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
@@ -78,18 +78,18 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
-    #: Whether all incidents were sent to the destinations; false until the agent has ended.
+    #: Whether all incidents were sent to the destinations. The value is false until the agent has ended.
     reported: bool = True
     rank_logs: list[str] = []  #: log copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: records that are missing from the log copies
-    partial: str = ""  #: reason why another part of the record is missing; empty if all parts exist
+    partial: str = ""  #: reason why another part of the record is missing, or empty if all parts exist
     job: str = ""  #: job name from the scheduler or launcher, if the run can have several agents
     attempt: int = 0  #: number of the job's attempt
-    key: str = ""  #: key that all agents of one run share; see ``cluster.identity``
+    key: str = ""  #: key that all agents of one run share (see ``cluster.identity``)
     host_name: str = ""  #: different name of the host in the run, if another host is also named `host`
     agent: str = ""  #: ID of the agent in the run, made of host ID, process ID, and start time
     node: int | None = None  #: index of this host in the run
-    agents: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
+    agents: int | None = None  #: number of the run's agents, or ``None`` if no scheduler provides
     ranks: str = ""  #: ranges of the ranks on this host, such as ``8-15``
     first_rank: int | None = None  #: global rank of the process with local rank 0, if known
     folder: str = ""  #: name of this record's folder
@@ -129,7 +129,7 @@ class RunFolder:
         self.path = path
         self.info = info
         self.problem: str | None = None  #: reason why nothing is stored, or None
-        self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
+        self.moved = ""  #: reason why the record is not in the state folder, or empty if it is there
         self.failed_writes = 0
         self.reported_until = math.inf  #: time up to which changes from earlier agents count as reported
         self._home = path.parent.parent
@@ -157,7 +157,7 @@ class RunFolder:
 
         Unless `reuse` is true, a name that is in use gets a suffix such as ``-2``.
 
-        With an `identity`, all agents of the run share its label, and only their folders differ.
+        If `identity` is given, all agents of the run share its label, and only their folders differ.
         """
         now = time.time() if now is None else now
         if identity is not None:
@@ -216,7 +216,7 @@ class RunFolder:
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Store the run in ``$TMPDIR`` from now on, or only in memory if that fails too."""
+        """Store the rest of the run in ``$TMPDIR`` or, if that also fails, only in memory."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -248,7 +248,7 @@ class RunFolder:
             self._diagnosis = None
 
     def write_json(self, name: str, record: Any) -> bool:
-        """Write one record as a JSON file of this folder, atomically, and return whether that succeeded."""
+        """Atomically write one record to a JSON file of this folder. Return whether that succeeded."""
         if self.problem is not None:
             return False
         try:
@@ -276,7 +276,7 @@ class RunFolder:
             self._reserve.write(_smallest(self.info, diagnosis))
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Write the complete record of an ended run, and free the reserve if all files could be written."""
+        """Write the complete record of an ended run. If all files could be written, free the reserve."""
         self._diagnosis = diagnosis
         self.write_info(**changes)
 
@@ -510,7 +510,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time up to which a lost agent's incident changes count as reported; infinity means all.
+    """Return the time up to which a lost agent's incident changes count as reported (infinity means all).
 
     If the last record of a killed agent is less than a day old, notifications that it might not have sent and
     the incidents that it left open are sent again, even if they changed earlier (see `Episodes`).

@@ -30,7 +30,7 @@ class MissingLibrary(Exception):
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as CSV, and return their number. If all inputs are unreadable, write no header."""
+    """Write all samples as CSV and return their number. If all inputs are unreadable, write no header."""
     count = 0
     header = (",".join(COLUMNS) + "\n").encode()
     for rows in sampling.rows(for_spreadsheet):
@@ -50,7 +50,7 @@ def csv_of(rows: Sequence[Row]) -> str:
 
 
 def _cells(name: str, column: Sequence[float | str | None]) -> Sequence[str]:
-    """Return the cells of a column as text, with times in UTC, and whole numbers as integers."""
+    """Return the cells of a column as text. Times are in UTC, and whole numbers are written as integers."""
     if column.count(None) == len(column):
         return [""] * len(column)
     if name == "time":
@@ -81,7 +81,7 @@ def _utc_second(second: int) -> str:
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as Parquet, and return their number. Raises `MissingLibrary` without pyarrow."""
+    """Write all samples as Parquet and return their number. Raises `MissingLibrary` if pyarrow is missing."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -117,7 +117,7 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """Return all samples in the paths as a data frame, and warn about files that could not be read."""
+    """Return all samples in the paths as a data frame. Warn about files that could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -19,25 +19,25 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 _HEAD = 64 << 10  # maximum size of a request's head in bytes
-_LEAVING = 1.0  # maximum seconds to wait until a thread detects the end of its connection
+_LEAVING = 1.0  # maximum number of seconds to wait until a thread detects the end of its connection
 
 
 class Peer:
-    """The client of a connection, with the deadline for its data."""
+    """The client of a connection, and the deadline for its data."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
         self.deadline: float | None = deadline  #: ``None`` while the server handles a request
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection. With `SHUT_RD`, end it only if its thread is waiting for a request."""
+        """End the connection. If `how` is `SHUT_RD`, end it only if its thread is waiting for a request."""
         with contextlib.suppress(OSError):
             # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """Server with at most `most` connections. A new client replaces the client that has been idle longest.
+    """Server for at most `most` connections. A new client replaces the client that has been idle longest.
 
     The head of a request, including the TLS handshake, must arrive within `seconds`. A body or a response
     is transferred in pieces of at most `piece` bytes. The limit of `seconds` also applies to each piece,
@@ -110,7 +110,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         super().finish_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and free its slot."""
+        """Close the connection and free its slot."""
         with self._changed:
             super().shutdown_request(request)
             self.peers.pop(request, None)
@@ -174,7 +174,7 @@ class ServerThread:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop accepting connections, and free the port."""
+        """Stop accepting connections and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,6 +1,6 @@
-"""Announce endpoints to Prometheus, with one file per endpoint in a folder for ``file_sd_configs``.
+"""Announce endpoints to Prometheus by writing a file for each endpoint to a folder (``file_sd_configs``).
 
-Several accounts can share the folder. Therefore, the functions write files atomically, and remove only files
+Several accounts can share the folder. Therefore, the functions write files atomically and remove only files
 of this account.
 """
 
@@ -24,7 +24,7 @@ _MOST_BYTES = 64 * 1024
 
 
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
-    """Write the file for an endpoint (``host:port``) of this process, and return its path.
+    """Write the file for an endpoint (``host:port``) of this process. Return its path.
 
     First, remove the files of this account's ended processes. Raises `OSError` if the folder is not writable.
     """

@@ -141,7 +141,7 @@ class _FullName:
         if time.monotonic() >= self._until and self._query_lock.acquire(blocking=False):
             try:
                 found = socket.getfqdn()
-                # Without a response, the result is the short name, so the last known name is kept.
+                # If there is no response, the result is the short name, so the last known name is kept.
                 self._name = found if "." in found else self._name
                 self._until = time.monotonic() + _REQUERY_SECONDS
             finally:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-#: Maximum number of ranks with metrics. A log can contain any number of ranks, and each rank has a dozen
+#: Maximum number of ranks that have metrics. A log can contain any number of ranks, and each rank has a dozen
 #: series.
 MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
@@ -176,7 +176,7 @@ class RunMetrics:
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Set gauges from the numbers in a log line or, if `hooked` is true, from a rank's probe."""
+        """Set gauges from the values in a log line or, if `hooked` is true, from a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -295,7 +295,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running. `up` maps a rank to true while the rank has a process."""
+        """Set whether each known rank is running. `up` maps a rank to a true value if it has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
@@ -306,9 +306,9 @@ class RunMetrics:
         self._dropped_total = max(total, self._dropped_total)
 
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
-        """Set the numbers of hosts that are expected, that report, and that are silent.
+        """Set three metrics: the number of expected hosts, of reporting hosts, and of silent hosts.
 
-        Only the coordinator publishes these numbers. On all other agents, they are ``None``.
+        Only the coordinator publishes these metrics. On all other agents, the values are ``None``.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:

@@ -1,4 +1,4 @@
-"""Serve /metrics from a thread of the rank itself, if no agent watches the run.
+"""If no agent watches the run, serve /metrics from a thread of the rank itself.
 
 The training thread writes to the ring as usual, and never waits for the thread that reads it.
 """
@@ -41,7 +41,7 @@ class Standalone:
         atexit.register(self.close)
 
     def look(self) -> None:
-        """Process the new records of the ring, and update the metrics."""
+        """Process the new records of the ring and update the metrics."""
         for record in self._probing.read():
             self.metrics.hooked(record)
             self._progress.hooked(record)

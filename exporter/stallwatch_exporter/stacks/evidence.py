@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 30.0
 class LookResult(msgspec.Struct, frozen=True):
     """Result of one snapshot."""
 
-    answers: list[RankAnswer]  #: answers of the ranks; empty if this host has no ranks
+    answers: list[RankAnswer]  #: answers of the ranks, or empty if this host has no ranks
     stacks: StallStacks | None = None
     suspended: bool = False  #: true if the command's control group is frozen or all processes are stopped
     unanswered: str = ""  #: reason why no rank could be queried
@@ -94,7 +94,7 @@ class Evidence:
         return found
 
     def drop(self, *, reported: bool) -> None:
-        """Discard the snapshots of a past quiet period, and their file unless a stall was `reported`."""
+        """Discard the snapshots of a past quiet period. If `reported` is false, also delete their file."""
         self._number += 1
         self._began = None
         self._results.clear()
@@ -108,7 +108,7 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            # A program without steps might not be a training run, so query only ranks with a probe.
+            # A program that has no steps might not be a training run, so query only ranks that have a probe.
             if not progressed:
                 ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:

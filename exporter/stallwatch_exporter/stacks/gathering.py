@@ -122,7 +122,7 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
     left = [(rank, record) for rank, record in pairs if record.condition != "ended"]
-    ranks = iter(left)  # shared by the threads, so that a hanging py-spy delays no other rank
+    ranks = iter(left)  # shared by the threads, so that a stalled py-spy delays no other rank
 
     def spy() -> None:
         for rank, record in ranks:

@@ -1,4 +1,6 @@
-"""Find the ranks on this host: processes with a ring, and Python processes of the command without a ring.
+"""Find the ranks on this host: processes that have a ring, and Python processes that have no ring.
+
+The Python processes must belong to the command.
 
 If there are no such processes, the command might be a single Python program, which then counts as rank 0.
 """

@@ -45,7 +45,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int) -> str:
-    """Return the kernel function in which a process waits. It is usually empty without root permissions."""
+    """Return the kernel function in which a process waits. It is usually empty for users other than root."""
     stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
@@ -55,12 +55,12 @@ def kernel_place(pid: int) -> str:
 
 
 def transferred(pid: int) -> int | None:
-    """Return the bytes that the main thread has read and written (proc_pid_io(5)), if they are readable."""
+    """Return how many bytes the main thread has read and written (proc_pid_io(5)), or ``None`` if unknown."""
     return _transferred(PROC / str(pid) / "task" / str(pid) / "io")
 
 
 def children_transferred(pid: int) -> dict[int, int]:
-    """Return the bytes that each descendant has read and written, if they are readable."""
+    """Return how many bytes each descendant has read and written, if this number is readable."""
     sizes = {child.pid: _transferred(PROC / str(child.pid) / "io") for child in family(pid)[1:]}
     return {child: size for child, size in sizes.items() if size is not None}
 

@@ -21,11 +21,11 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # seconds without growth after which a dump counts as complete, even on a busy machine
+_SETTLED_SECONDS = 0.5  # seconds without growth after which a dump is complete, even on a busy machine
 
 
 def send(ring: Path, query: str) -> bool:
-    """Write a query to the pipe next to the ring, and return whether a reader has opened the pipe."""
+    """Write a query to the pipe next to the ring and return whether a reader has opened the pipe."""
     try:
         fd = os.open(ring.with_suffix(QUERY), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # ENXIO: no process reads the pipe
@@ -116,7 +116,8 @@ _WORKER_LOOP = "_worker_loop"  # main function of a data worker, in torch/utils/
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
     """Return the process ID and the stack of a rank's data worker that runs user code.
 
-    Workers that do not run user code wait for their next batch. Without py-spy, the result is empty.
+    Workers that do not run user code wait for their next batch. If py-spy is not installed, the result is
+    empty.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     if program is None:
@@ -141,7 +142,7 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process, or none if py-spy cannot read them, as under strict ptrace rules."""
+    """Return a process's threads. If py-spy cannot read them (strict ptrace rules), return no threads."""
     # Pass --nonblocking because, by default, py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

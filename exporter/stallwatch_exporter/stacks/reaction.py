@@ -45,7 +45,7 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a shell command, and pass it the incident on standard input as JSON in `language`.
+    """Run a shell command and pass it the incident on standard input as JSON in `language`.
 
     If `folder` is not empty, the output is stored in this folder. A notice reports the exit status and the
     path of the output file.
@@ -70,7 +70,7 @@ def run_line(
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
-    """Run a shell command, and return its exit status and output.
+    """Run a shell command and return its exit status and output.
 
     After `patience` seconds, the command's process group is killed, and the status is ``None``.
     """
@@ -122,7 +122,7 @@ class _Output:
                 self._state = ((last + data)[-OUTPUT_BYTES:], size + len(data))
 
     def kept(self) -> bytes:
-        """Return the output that was read, with a note if the beginning is omitted."""
+        """Return the output that was read. If the beginning is omitted, add a note."""
         last, size = self._state
         if size == len(last):
             return last
@@ -156,7 +156,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     """Send SIGTERM to the command, which ends its ranks. After `grace` seconds, kill the remaining processes.
 
     A query about a process that is stuck in the kernel might never return, so each query ends after
-    `patience` seconds. Without a result, only the command is killed, because its descendants are unknown.
+    `patience` seconds. If there is no result, only the command is killed because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
@@ -191,7 +191,7 @@ def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal to a process (signal 0 only checks it), and return whether the process exists."""
+    """Send a signal to a process (signal 0 only checks the process). Return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -261,7 +261,7 @@ class Response:
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, unanswered: str) -> None:
-        """Report once why no rank could be queried during a stall, if `unanswered` is not empty."""
+        """If `unanswered` is not empty, report once why no rank could be queried during a stall."""
         if unanswered and not self._explained:
             self._explained = True
             self._notice(unanswered)
@@ -275,7 +275,7 @@ class Response:
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> threading.Thread | None:
-        """Start the policy's action for a stall, and return the thread of the action, or ``None``."""
+        """Start the policy's action for a stall. Return the thread of the action, or ``None``."""
         command, folder = self.evidence.command, str(self._path) if self._path else ""
         work: Callable[[], None]
         if self._policy.startswith(COMMAND):

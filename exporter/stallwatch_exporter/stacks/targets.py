@@ -40,7 +40,7 @@ class NoTargetError(Exception):
 class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
-    run: str  #: label of the run; empty if the user gave a process ID
+    run: str  #: label of the run, or empty if the user gave a process ID
     command: int | None  #: process whose descendants can be ranks, or ``None`` if it has ended
     rings: Path | None  #: folder of the ranks' rings, or ``None`` if the ranks have no probe
 
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the run or process with this name, folder, or ID. Without a name, return the host's only run."""
+    """Return the run or process with this name, folder, or ID. If `name` is "", use the host's only run."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -141,7 +141,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def look(target: Target) -> Seen:
-    """Query all ranks, twice if any rank has counters. Raise `NoTargetError` if no rank can be queried."""
+    """Query all ranks (twice if any rank has counters). Raise `NoTargetError` if no rank can be queried."""
     ranks = target.ranks()
     if not ranks:
         raise NoTargetError("stacks-nobody", name=target.name)

@@ -62,11 +62,11 @@ def tail_files(
 ) -> int:
     """Watch files until Control+C or until no file grows for `until_idle` seconds.
 
-    With `once`, read the files only once. In this case, the diagnosis and the exit code are the same as for
-    ``stallwatch diagnose``. Otherwise, the existing content of the files counts as history. The agent learns
-    the thresholds from this history, and prints a summary. The history opens an incident only if the run is
-    stalled now and is watched until Control+C. A second ``stallwatch tail`` with the same `name` continues
-    where the first command stopped.
+    If `once` is true, read the files only once. In this case, the diagnosis and the exit code are the same as
+    for ``stallwatch diagnose``. Otherwise, the existing content of the files counts as history. The agent
+    learns the thresholds from this history and prints a summary. The history opens an incident only if the
+    run is still stalled and is watched until Control+C. A second ``stallwatch tail`` with the same `name`
+    continues where the first command stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -217,7 +217,7 @@ class Follower:
         self._agent.folder.write_json(POSITIONS, self._files.positions)
 
     def close(self) -> None:
-        """Store the positions, and close all files."""
+        """Store the positions and close all files."""
         self.save()
         self._waker.close()
         self._files.close()
@@ -239,7 +239,7 @@ _GATHER_SECONDS = 0.05  # seconds for which changes are collected, so that busy 
 
 
 class Waker:
-    """Wait for changes to the files in some folders. Without inotify, wait only for the timeout."""
+    """Wait for changes to files in some folders. If inotify is not available, only wait for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -269,7 +269,7 @@ class Waker:
             self._names[watch] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """Wait up to `seconds` for a change, and return the paths that changed."""
+        """Wait up to `seconds` seconds for a change. Return the paths that have changed."""
         if self._inotify is None:
             time.sleep(seconds)
             return set()
@@ -277,7 +277,7 @@ class Waker:
             self._inotify.read(timeout=max(0, int(seconds * 1000)), read_delay=_GATHER_SECONDS * 1000)
         )
         for event in events:
-            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, but it can be created again
+            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, but it can be recreated
                 self._folders.pop(self._names.pop(event.wd, Path()), None)
         return {self._names[event.wd] / event.name for event in events if event.wd in self._names}
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: Maximum bytes that one poll reads. The next poll reads further bytes.
+MOST_PER_POLL = 4 * 1024 * 1024  #: Maximum number of bytes that one poll reads. The next poll reads the rest.
 _MARK = 64
 
 
@@ -42,7 +42,7 @@ class FileTailer:
     If the file is replaced, the old file is read to its end. The new file is read after it has content. A
     truncation is detected even if the file has grown again, because the bytes before the position are
     compared. If a truncation left a hole, the hole is skipped. If the handle of a file on a network file
-    system is stale, the file is opened again at the next poll.
+    system is stale, the file is reopened at the next poll.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -77,7 +77,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Skip an unread file except for its last `size` bytes, and return the number of skipped bytes."""
+        """Skip an unread file except for its last `size` bytes. Return the number of skipped bytes."""
         if (fd := self._opened()) is None:
             return 0
         try:
@@ -132,7 +132,7 @@ class FileTailer:
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Open the file if it is closed, and return its descriptor, or ``None`` if it cannot be opened."""
+        """If the file is closed, open it. Return its descriptor, or ``None`` if it cannot be opened."""
         if self._fd is not None:
             return self._fd
         try:
@@ -168,12 +168,12 @@ class FileTailer:
         return fd
 
     def _fail(self, error: OSError) -> None:
-        """Close a file that cannot be read, so that the path is opened again later."""
+        """Close a file that cannot be read, so that the path is reopened later."""
         self.problem = error
         self.close()
 
     def _successor(self) -> bool:
-        """Return whether the path now refers to a different file that has content."""
+        """Return whether the path refers to a different file that has content."""
         try:
             now = self.path.stat()
         except OSError:

@@ -47,7 +47,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.redact import redact
 
-_IDLE_SECONDS = 0.5  #: seconds after which a progress bar that was not redrawn is read in its current form
+_IDLE_SECONDS = 0.5  #: seconds after which a progress bar that has not been redrawn is read as is
 _QUIET_SECONDS = 30.0  #: seconds without a line after which an unknown exception counts as the end of the log
 _LAST_LINES = 200
 _SHOWN_LINES = 3
@@ -70,7 +70,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """Set up the agent. With `joining`, the run's member receives the incidents instead of `sinks`."""
+        """Set up the agent. If `joining` is given, its member receives the incidents instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -114,7 +114,7 @@ class Agent:
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # true if input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line; None if the pause after it was evaluated
+        self._line_at: float | None = None  # time of the last line, or None after the pause was evaluated
         self._stall: StallState | None = None  # state of the current stall at the last check, if any
         self._stop_requested = False
         self._last_stacks: StallStacks | None = None  # stacks of the quiet ranks when a stop was requested
@@ -161,7 +161,7 @@ class Agent:
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
-        """Write a chunk to the log copies without reading it, and return its number of lines."""
+        """Write a chunk to the log copies without reading it. Return its number of lines."""
         self._keep(chunk)
         self._skipped.add(chunk.source)
         self._unread += (lines := chunk.data.count(b"\n"))
@@ -182,12 +182,12 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Read output that was printed before the agent started, with timestamps moved by `shift` seconds."""
+        """Read output that was printed before the agent started. Move its timestamps by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, with its last sign of life at `last_sign`. Return the diagnosis so far."""
+        """Conclude the history, whose last sign of life was at `last_sign`. Return the diagnosis so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -322,7 +322,7 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Return the seconds until the next tick is due, or infinity if earlier input requires no tick."""
+        """Return the time until the next tick, in seconds, or infinity if earlier input requires no tick."""
         if self.response.evidence.under_way:  # process the result of the snapshot immediately
             return 0.0
         now = self._clock()
@@ -333,7 +333,7 @@ class Agent:
         self._watch.pause(seconds)
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end the command. Keep the stacks of quiet ranks, which soon change."""
+        """Handle a request to end the command. Keep the stacks of quiet ranks before they change."""
         if not self._stop_requested:
             self._stop_requested, self._last_stacks = True, self._suspicion.stacks_now
         self.advance.stop_requested(now)
@@ -378,7 +378,7 @@ class Agent:
                 self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return "warning" if the ranks still compute and the stall is not long, otherwise "critical"."""
+        """Return "warning" if the ranks still compute and the stall is short, or "critical" otherwise."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
@@ -397,9 +397,9 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state of the stall, and whether this stall was already known at the last check.
+        """Return two values: the state of the stall, and whether the last check had already found this stall.
 
-        If the last known stall is over, report the recovery.
+        If the last known stall has ended, report the recovery.
         """
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
@@ -486,7 +486,7 @@ class Agent:
     # ---- help
 
     def _join(self) -> None:
-        """Join the run that the ranks identify, if the run was unknown before."""
+        """If the run was unknown before, join the run that the ranks identify."""
         if self._joining is None or self._probing is None:
             return
         member, before = self._joining.look(self._probing.pids()), self.member

@@ -36,7 +36,7 @@ GATHER_SECONDS = 2.0
 ENDING_SECONDS = 10.0
 _ENDING_AT_MOST = 30.0  # Maximum wait in seconds. Each further failure of a restarted rank prolongs the wait.
 #: Seconds to wait, by rule. A loss that is not finite is fatal only if no finite loss follows in this time.
-#: Several such losses in a row cause a warning before this time is over.
+#: Several such losses in a row cause a warning before this time has passed.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
@@ -55,7 +55,7 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until a match is due, or infinity if there is no match.
+        """Return the number of seconds until a match is due, or infinity if there is no match.
 
         If `ending` is true, matches are due later, because the end of the run is expected.
         """
@@ -85,7 +85,7 @@ _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, so that one slow step is ignored
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # maximum steps to wait for a slow rank before an alarm about slow steps
-_COMPARED_SECONDS = 60.0  # maximum seconds to wait for a slow rank
+_COMPARED_SECONDS = 60.0  # maximum number of seconds to wait for a slow rank
 #: Resolution by kind of ending. Every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
@@ -133,7 +133,7 @@ class Alarms:
             self._warnings.add(match, now)
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until a finding or a warning is due, or infinity if none is pending."""
+        """Return the time until a finding or a warning is due, in seconds, or infinity if none is pending."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def mark_known(self, diagnosis: Diagnosis) -> None:
@@ -262,7 +262,7 @@ class Alarms:
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
-        """Resolve the stall. The run continues in `phase` after this many seconds without progress."""
+        """Resolve the stall. The run continues in `phase` after `seconds` seconds without progress."""
         facts: IncidentUpdate = {
             **_progress(progress),
             "stalled_seconds": round(seconds, 1),
@@ -272,7 +272,7 @@ class Alarms:
             self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
-        """Resolve a stall that an earlier agent left open, if the run has reached a different step."""
+        """If the run has reached a different step, resolve the stall that an earlier agent left open."""
         for incident in self._book.of_kind("stall"):
             if step is not None and step != incident.step:
                 self._book.resolve(incident, now, "recovered", step=step)
@@ -309,8 +309,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If an open incident already reports the cause of the end, that incident also reports the end, and
-        # is not resolved.
+        # If an open incident already reports the cause of the end, that incident also reports the end and is
+        # not resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, unfixed=self.checkpoints, spare=reported, ending=ending)
         if not failed:
@@ -388,7 +388,7 @@ class Alarms:
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
-        """Return whether the comparison of ranks might soon name one rank as the cause of slow steps."""
+        """Return whether the comparison of ranks might still name one rank as the cause of slow steps."""
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (

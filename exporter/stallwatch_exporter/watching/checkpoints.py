@@ -134,7 +134,7 @@ class CheckpointWatch:
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Start the checks that are due, and return the new confirmed faults.
+        """Start the checks that are due. Return the new confirmed faults.
 
         `pids` contains the IDs of the processes that can write the files.
         """
@@ -154,12 +154,12 @@ class CheckpointWatch:
         return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
     def take_repaired(self) -> list[str]:
-        """Return the rules of the faults that disappeared since the last call."""
+        """Return the rules of the faults that have disappeared since the last call."""
         repaired, self._repaired = self._repaired, []
         return repaired
 
     def raise_error(self) -> None:
-        """Raise the last internal error of a check, once, so that the caller can report it."""
+        """Raise the last internal error of a check only once, so that the caller can report the error."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -187,7 +187,7 @@ class CheckpointWatch:
             self._begin(functools.partial(look.run, pids))
 
     def _looked(self) -> Iterator[Waiting]:
-        """Return the paths of the finished checks, and remove these checks."""
+        """Yield the paths of the finished checks and remove these checks."""
         for look in [look for look in self._looks if look.done.is_set()]:
             self._looks.remove(look)
             self._error = look.error or self._error

@@ -2,7 +2,7 @@
 
 A problem (``trouble`` in the code) is the state that the ``IncidentManager`` keeps for one kind and rule.
 While an episode is open, further problems, stacks, and causes update its incident. The incident closes when
-its critical problems are over, or when the run ends.
+its critical problems have ended or when the run ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import contains_message
 
-#: Minimum seconds between two critical problems of separate episodes, if the run made steps in between.
+#: Minimum number of seconds between two critical problems of separate episodes, if the run completed steps in
+#: the meantime.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
 # Resolutions, worst first. The worst resolution of a problem becomes the resolution of its episode.
@@ -109,7 +110,7 @@ class Episodes:
             if incident.status == "resolved":
                 episode.closed = True
                 if episode.reported is None and incident.resolution == "recovered":
-                    continue  # the problem was over before it was reported
+                    continue  # the problem ended before it was reported
             if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
@@ -146,7 +147,7 @@ class Episodes:
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
     def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
-        """Return whether changes of the episode can be reported now."""
+        """Return whether changes of the episode can be reported."""
         return True
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
@@ -210,7 +211,7 @@ def is_over(trouble: Incident) -> bool:
 
 
 def is_done(episode: Episode) -> bool:
-    """Return whether the run or its critical problems are over (all problems if none was critical)."""
+    """Return whether the run or its critical problems (if none was critical, all problems) have ended."""
     going = [trouble for trouble in episode.troubles.values() if not is_over(trouble)]
     if episode.severity == "critical":
         going = [trouble for trouble in going if trouble.severity == "critical"]

@@ -119,7 +119,7 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 def _set(incident: Incident, **facts: Any) -> set[str]:
-    """Set fields of an incident, with their secrets masked, and return the names of the changed fields."""
+    """Set fields of an incident, with their secrets masked. Return the names of the changed fields."""
     fresh = redacted(msgspec.structs.replace(incident, **facts))
     changed = {name for name in facts if getattr(fresh, name) != getattr(incident, name)}
     for name in changed:
@@ -183,7 +183,7 @@ class IncidentManager:
         severity: Severity | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Add new facts to an incident, and report the change."""
+        """Add new facts to an incident and report the change."""
         changed = _set(incident, severity=severity or incident.severity, **facts)
         if not changed:
             return
@@ -227,7 +227,7 @@ class IncidentManager:
         spare: Incident | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Close all open incidents except `spare` when the run ends.
+        """When the run ends, close all open incidents except `spare`.
 
         Findings of the rules in `unfixed` stay open, and are marked as not fixed.
         """
@@ -263,7 +263,7 @@ class Heartbeat:
         self._unread = 0
 
     def beat(self, errors: int, unread: int) -> None:
-        """Report that the agent is alive, with the numbers of its errors and of its unread lines so far."""
+        """Report that the agent is alive, and how many errors and unread lines it has had so far."""
         problems = []
         if errors > self._errors:
             problems.append("an error occurred while the agent watched the run")
@@ -294,7 +294,7 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report only to this sink from now on, and return the open incidents sent to the other sinks."""
+        """Report further changes only to this sink. Return the open incidents sent to the other sinks."""
         self._sinks = (sink,)
         return list(self._reported.values())
 

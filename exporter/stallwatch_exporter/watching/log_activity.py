@@ -50,7 +50,7 @@ class MovingBars:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
 
     def add(self, lines: Iterable[Line]) -> bool:
-        """Add new lines, and return whether a progress bar (tqdm or Keras style) advanced."""
+        """Add new lines and return whether a progress bar (tqdm or Keras style) advanced."""
         moved = False
         for line in lines:
             found = _BAR.search(line.text) if "[" in line.text else None
@@ -86,7 +86,7 @@ class MovingLines:
         self._seen.clear()
 
     def add(self, lines: Iterable[Line], now: float) -> bool:
-        """Add lines that were printed at `now`, and return whether any line is a sign of life."""
+        """Add lines that were printed at `now`. Return whether any line is a sign of life."""
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]

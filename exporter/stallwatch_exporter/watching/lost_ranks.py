@@ -55,9 +55,9 @@ class RankExits:
     A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
     rank is not gone if it ended before the other ranks started. For example, a preparatory script can have
     the number of a rank. A rank is also not gone if its launcher restarted the other ranks and continues
-    without this rank, or if its process was never seen. After any rank has completed a step, only ranks with
-    steps are considered. The reason is that the Pod of a launcher can have its own rank number (PyTorchJob of
-    Kubeflow). Such a launcher also waits for the other hosts when its ranks are gone.
+    without this rank, or if its process was never seen. After any rank has completed a step, only ranks that
+    have completed steps are considered. The reason is that the Pod of a launcher can have its own rank number
+    (PyTorchJob of Kubeflow). Such a launcher also waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with code 0 but without a report, if any rank failed.
+        """If any rank failed, return the ranks that exited with code 0 but did not report their end.
 
         For example, a rank can call ``os._exit(0)``.
         """
@@ -174,7 +174,7 @@ class RankExits:
 
 _LAST_PHASES = ("save", "idle")
 _ERROR_SECONDS = 45.0  # an unknown exception is reported after only 30 seconds without output
-_BEFORE_SECONDS = 10.0  # maximum seconds from a rank's printed cause to the end of its process
+_BEFORE_SECONDS = 10.0  # maximum number of seconds from a rank's printed cause to the end of its process
 
 
 class LostRankAlarms:
@@ -216,7 +216,7 @@ class LostRankAlarms:
         self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, lost: LostRank, now: float) -> bool:
-        """Return whether no other incident reports the end of this rank, now or soon."""
+        """Return whether no other incident reports the end of this rank or is about to report it."""
         if lost.badly and now - lost.since < _ERROR_SECONDS:
             return False
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
@@ -264,7 +264,7 @@ def _message_id(ranks: Sequence[LostRank], how: str) -> str:
 
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
-    """Return the exit code or signal of the ranks as text, if it is the same for all ranks."""
+    """If the exit code or signal is the same for all ranks, return it as text."""
     codes = {lost_rank.code for lost_rank in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:

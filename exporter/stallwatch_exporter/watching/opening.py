@@ -111,7 +111,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """Return the run's identity for this ``stallwatch run`` command, if the run can span several hosts."""
+    """If the run of this ``stallwatch run`` command can span several hosts, return the run's identity."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):
@@ -135,11 +135,11 @@ def _why_renamed(name: str, run: str) -> str:
     return f"the name {shown} contains characters that are not allowed in the name of a run"
 
 
-MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginning of longer files is skipped
+MOST_BYTES = 512 * 1024 * 1024  #: maximum number of bytes to read. The beginning of longer files is skipped.
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
-_APART = 60.0  # seconds; a missing time zone causes a larger difference, but a slow writer does not
+_APART = 60.0  # Seconds. A missing time zone causes a larger difference, but a slow writer does not.
 _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its granularity, in seconds
 
 
@@ -147,9 +147,9 @@ def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple
     """Pass the existing content of the files to the agent as history.
 
     If `shifted` is true, move the timestamps of each file so that its last timestamp is its modification
-    time. If an earlier agent with the same name has counted some of the content, the agent reads that
-    content but does not count it again. Return the diagnosis so far, the number of omitted bytes, and the
-    largest shift of timestamps, in seconds.
+    time. If an earlier agent with the same name has counted some of the content, the agent reads that content
+    but does not recount it. Return the diagnosis so far, the number of omitted bytes, and the largest shift
+    of timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0

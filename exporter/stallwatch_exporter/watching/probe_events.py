@@ -55,7 +55,7 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
 
 
 class Invalidations:
-    """Count trace-cache invalidations in the ranks' records, with the modules that recent events named."""
+    """Count trace-cache invalidations in the ranks' records, and store the modules in recent events."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}

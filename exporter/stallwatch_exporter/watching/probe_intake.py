@@ -107,7 +107,7 @@ class ProbeIntake:
                 self._report(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """Process a record and its step, and return whether the record contains new information."""
+        """Process a record and its step. Return whether the record contains new information."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -118,7 +118,7 @@ class ProbeIntake:
         return self._loss_of(record) or invalidated is not None
 
     def _loss_of(self, record: Record) -> bool:
-        """Check the loss in a record of an optimizer step, and return whether NaN losses began or ended."""
+        """Check the loss in a record of an optimizer step. Return whether NaN losses began or ended."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
         if loss is None or record.number == number:  # a pending record is read again when it is complete
@@ -194,7 +194,7 @@ class ProbeIntake:
         self._gone = (self._gone | before) - self._up
 
     def _notice_missing_probe(self, now: float, *, probed: bool) -> None:
-        """Notify the user once if the log has shown steps for a while and no rank has a probe."""
+        """If the log has shown steps for a while and no rank has a probe, notify the user once."""
         self._probe_known = self._probe_known or probed
         if self._probe_known or not self._reading.tracker.last_step:
             return
@@ -209,7 +209,7 @@ class ProbeIntake:
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, and add the ranks that ended before the command."""
+        """Add the ranks that ended before the command to the command's ending. Return the ending."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [rank for rank in left if rank.behind >= GONE_ON]

@@ -18,8 +18,8 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; snapshots also use "forwards"
-_LATE = 5.0  #: seconds after the ranks' last step; a step that is logged later counts something else
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life, except steps (snapshots also use "forwards")
+_LATE = 5.0  #: Seconds after the ranks' last step. A step that is logged later counts something else.
 _SILENT = 30.0  #: seconds without reports after which ranks might have lost their probes, so the log is used
 
 
@@ -59,11 +59,11 @@ class HookedProgress(ProgressTracker):
 
     @property
     def repeats(self) -> bool:
-        """Return whether the last step that ranks reported was already counted from the log."""
+        """Return whether the last step that ranks reported has already been counted from the log."""
         return self._hooked and self._stepped_at <= self._logged_until
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Process a log line and its sample, and return whether the run progressed."""
+        """Process a log line and its sample. Return whether the run progressed."""
         known = self._streams.get((line.source, line.rank))
         before = (known.phase, known.phase_time) if known is not None else None
         counted = self._furthest, self.first_step, self.last_progress_time
@@ -104,7 +104,7 @@ class HookedProgress(ProgressTracker):
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended. Their launcher ends too, or restarts the ranks after a while."""
+        """Record that all local ranks ended. Their launcher also ends, or it restarts the ranks."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -176,7 +176,7 @@ class HookedProgress(ProgressTracker):
         return rank.step >= 0 or rank.since > self._stepped_at
 
 
-_SIGN_SECONDS = 1.0  #: minimum seconds between two signs of life that are recorded
+_SIGN_SECONDS = 1.0  #: minimum number of seconds between two signs of life that are recorded
 _AT_HAND = 2  #: number of steps that a run can still finish after a request to end
 
 
@@ -197,7 +197,7 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass on the changes since the last call, and return whether the run progressed."""
+        """Pass on the changes since the last call and return whether the run progressed."""
         tracker = self._tracker
         leaving = self._leaving
         phase: Phase = "idle" if tracker.surely_finished or leaving else tracker.phase

@@ -1,4 +1,4 @@
-"""Read lines from the output of a watched run, with a separate line reader for each source."""
+"""Read lines from the output of a watched run, using a separate line reader for each source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRIED_AT = (8, 16, 32, 64, 128, 300)  # examine a source at these line counts, 
 _LIKELY_FROM = 64  # Lines needed to accept an uncertain prefix. Fewer lines might all come from one writer.
 _SHOWN = b"Traceback (most recent call last):"  # unprefixed line that triggers a check of the line prefix
 _MOST_SHOWN = 16  # maximum number of tracebacks that trigger a check
-_LONGEST = 64 * 1024  # maximum bytes kept for a source
+_LONGEST = 64 * 1024  # maximum number of bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 
 
@@ -42,7 +42,7 @@ class PrefixLearning:
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
-        """Add the next bytes before they are split into lines, and return the current line prefix."""
+        """Add the next bytes before they are split into lines. Return the current line prefix."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -101,7 +101,7 @@ class Readers:
         return lead
 
     def past(self, source: str, data: bytes, rank: int | None, shift: float) -> list[Line]:
-        """Return lines printed before the agent started, with their times shifted by `shift` seconds."""
+        """Return lines that were printed before the agent started. Shift their times by `shift` seconds."""
         lines = self.lines(source, data, None, rank)
         return [_moved(line, shift) for line in lines] if shift else lines
 

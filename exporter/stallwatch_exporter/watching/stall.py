@@ -32,7 +32,7 @@ class StallState(msgspec.Struct, frozen=True):
     since: float  #: time of the last sign of progress
     seconds: float  #: length of the quiet period
     threshold: float
-    episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
+    episode: int  #: number of this stall or the last stall (1 for the first), or 0 if there was no stall
     learning: bool = False  #: true while the threshold is a default, before the run's durations are known
     at_floor: bool = False  #: true if the threshold is the minimum that the settings allow
 
@@ -58,7 +58,7 @@ class StallWatch:
         self._stalled = False
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
-        self._evaluated = False  # true if an evaluation is over and no step has followed
+        self._evaluated = False  # true if an evaluation has ended and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
         self.sighted = False  #: true after stack snapshots have produced a result
         self.spell = 0  #: Number of the quiet period. Each sign of life begins a new period.
@@ -160,7 +160,7 @@ class StallWatch:
 
     @property
     def longest(self) -> float:
-        """Longest recent quiet time of this phase without a stall, in seconds."""
+        """Longest recent quiet time of this phase, in seconds, excluding stalls."""
         return self.learnt.of(self._phase).longest
 
     @property

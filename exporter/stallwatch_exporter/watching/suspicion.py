@@ -18,15 +18,15 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: maximum seconds to wait for the result of a snapshot before a stall is reported
+EVIDENCE_SECONDS = 2.0  #: maximum wait, in seconds, for a snapshot's result before a stall is reported
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
-_AGAIN = 1 / 6  # interval between later snapshots as a fraction of the floor; at least 1/20 of the quiet time
+_AGAIN = 1 / 6  # interval between later snapshots as a share of the floor (at least 1/20 of the quiet time)
 _COMPARED = 8  # number of the newest snapshots that a ruling compares
 _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take snapshots of the ranks when they are due, and pass the resulting ruling to the stall watch."""
+    """Take snapshots of the ranks when snapshots are due. Pass the resulting ruling to the stall watch."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
@@ -45,7 +45,7 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due. Call this method at every tick.
+        """If a snapshot of the ranks is due, take the snapshot. Call this method at every tick.
 
         `repeating` returns whether a known message repeats.
         """
@@ -72,7 +72,7 @@ class Suspicion:
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether the run might soon be stalled in training, without considering the stacks."""
+        """Return whether the run might be about to stall in training, regardless of the stacks."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 

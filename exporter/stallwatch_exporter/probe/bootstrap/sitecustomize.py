@@ -1,6 +1,6 @@
 """Start the probe in each Python process of a command. ``stallwatch run`` adds this folder to ``PYTHONPATH``.
 
-The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
+The module starts the probe (``../imports.py``), removes its folder from ``sys.path``, and loads the
 ``sitecustomize`` module that this module hides. If the probe cannot start, the program runs as usual.
 """
 
@@ -10,7 +10,7 @@ def _start() -> None:
     import sys
 
     here = os.path.dirname(os.path.abspath(__file__))
-    # Restore the ``sys.path`` that the program has without Stallwatch.
+    # Restore the ``sys.path`` that the program would have without Stallwatch.
     sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
     if "STALLWATCH_RAY" in os.environ:
         _follow_driver(os.environ["STALLWATCH_RAY"].split("\n"))
@@ -35,7 +35,7 @@ def _start() -> None:
 
 
 def _follow_driver(facts: "list[str]") -> None:
-    """Apply the settings of the driver's agent if this process is a Ray worker on the driver's host.
+    """If this process is a Ray worker on the driver's host, apply the settings of the driver's agent.
 
     Workers that an agent started keep their own settings. `facts` contains the driver's host and process
     namespace, followed by environment variables as ``NAME=value`` (see ``stallwatch.integrations.ray``).
@@ -50,7 +50,7 @@ def _follow_driver(facts: "list[str]") -> None:
 
 
 def _make_way() -> None:
-    """Load the next ``sitecustomize`` module, if any.
+    """Load the next ``sitecustomize`` module, if one exists.
 
     Its errors are raised as they would be without Stallwatch.
     """

@@ -21,8 +21,8 @@ from ..api import Probe
 from ..noticing import notice_method
 from .transformers import notice_event
 
-AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
-#: Minimum seconds between reports of a checkpoint's folder while files are written to it.
+AGAIN_SECONDS = 30.0  #: minimum number of seconds between two reports of the same path
+#: Minimum number of seconds between reports of a checkpoint's folder while files are written to it.
 FOLDER_SECONDS = 5.0
 MOST_REPORTS = 2000  #: Maximum number of reports. Further reports are counted as dropped.
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
@@ -99,7 +99,7 @@ class Written:
         self._left = MOST_REPORTS
 
     def report(self, path: Any, by: str) -> None:
-        """Report that a file or folder is being written, or was written."""
+        """Report that a file or folder is being written or has been written."""
         where = str(Path(path).absolute())
         now = self._clock()
         parts = by == "torch.save" and _CHECKPOINT.fullmatch(Path(where).name)

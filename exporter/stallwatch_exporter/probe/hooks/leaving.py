@@ -57,7 +57,7 @@ def install(_: Any, probe: Probe) -> None:
         probe.event("left", error=last is not None or True in exits, step=probe.steps)
 
     def leaving_fork() -> None:
-        """Report the end of a forked child process if it is a rank. A data worker has reported nothing."""
+        """If a forked child process is a rank, report its end. A data worker has reported nothing."""
         error = sys.exc_info()[1]
         if probe.reports:
             if isinstance(error, SystemExit):

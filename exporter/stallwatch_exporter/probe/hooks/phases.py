@@ -54,7 +54,7 @@ class PhaseTracker:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._begun = False  # whether the first step is done
-        self._evaluating = False  # whether a trainer evaluates; reset when its training continues
+        self._evaluating = False  # whether a trainer evaluates (reset when its training continues)
         self._evaluated = False  # whether the model is in evaluation mode
         self._within = self._evaluates = ""  # names of the functions that began the phase and the evaluation
         self.thread: int | None = None  #: ID of the training thread, used after the first step
@@ -94,7 +94,7 @@ class PhaseTracker:
     def begin(
         self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
     ) -> None:
-        """Begin or continue a phase other than training, in a function with the name `within`."""
+        """Begin or continue a phase other than training, in a function named `within`."""
         self._notice_step()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
             return  # for example, a thread that writes a checkpoint, or a server that samples

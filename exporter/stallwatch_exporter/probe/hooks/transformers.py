@@ -1,4 +1,4 @@
-"""Observe the steps and logged numbers of the transformers ``Trainer`` and of its subclasses.
+"""Observe the steps and logged values of the transformers ``Trainer`` and of its subclasses.
 
 A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
 (transformers 4.40 to 5.23: ``trainer_callback.py``). The hook reads the arguments from the frame of the
@@ -52,7 +52,7 @@ class TrainerWatch:
         self._doing = phase_tracker_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
-        """Let the trainer count the steps from now on because it knows the step of a loaded checkpoint."""
+        """Let the trainer count all further steps because it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
         # The trainer's averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
@@ -69,7 +69,7 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Record the logged numbers of the last steps. Transformers 5 writes some of the numbers as text."""
+        """Record the logged values of the last steps. Transformers 5 logs some of the values as text."""
         logs = given.get("logs") or {}
         for name in _LOGGED:
             if name in logs:

@@ -20,7 +20,7 @@ _MOST_TEXT = 1000
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Watch the modules ``warnings`` and ``logging``, if the training program has imported them."""
+    """Watch the module ``warnings``. If the training program has imported ``logging``, also watch it."""
     import warnings  # the interpreter loads this module at startup
 
     if probe.is_rank:

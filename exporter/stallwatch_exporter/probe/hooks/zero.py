@@ -101,7 +101,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`, and check its modules' modes if a check is due."""
+        """Handle the start of a backward pass of `engine`. If a check is due, check its modules' modes."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -275,7 +275,7 @@ def watch_trace(module: Any, probe: Probe) -> None:
     cls = module.PartitionedParameterCoordinator
     notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
     for how in ("mismatch", "short", "external"):
-        probe.add(f"invalidations_{how}", 0.0)  # zero so far; otherwise, the count is unknown
+        probe.add(f"invalidations_{how}", 0.0)  # the count is zero so far and would otherwise be unknown
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
