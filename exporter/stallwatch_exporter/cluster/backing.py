@@ -1,4 +1,4 @@
-"""Protocols for the transport of reports between a run's agents: over HTTP, or over PostgreSQL."""
+"""Protocols for transporting reports between a run's agents over HTTP or PostgreSQL."""
 
 from __future__ import annotations
 

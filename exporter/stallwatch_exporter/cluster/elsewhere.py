@@ -88,7 +88,7 @@ class _Start(NamedTuple):
         ]
 
     def hosts_in(self, path: str) -> list[str]:
-        """Return the hosts that a host file lists, one per line."""
+        """Return the hosts that a host file lists, one on each line."""
         try:
             lines = self.read(path).splitlines()
         except (OSError, ValueError):

@@ -359,6 +359,6 @@ def _address(text: str | None) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether the host is unknown, or has a name that every host uses for itself."""
+    """Return whether the host is unknown or has a name that every host uses for itself."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -60,7 +60,7 @@ class KnownAgent:
         return self.report.ending is None and now - self.at > limit
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether the agent's host shows no sign of life, or does not report."""
+        """Return whether the agent's host shows no sign of life or does not report."""
         return self.is_silent(now) or is_quiet(self.report.quiet, self.report.threshold)
 
     def is_overdue(self, now: float) -> bool:

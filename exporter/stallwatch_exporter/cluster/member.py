@@ -44,7 +44,7 @@ from stallwatch_rules.stacks.records import StallStacks
 
 ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies users itself
 _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
-LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it ends
+LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it exits
 LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds that a ruling of all hosts stays valid, in addition to one beat
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that has not been acknowledged

@@ -363,7 +363,7 @@ def _keep_place(folded: Incident, episode: Episode) -> None:
 def _lengthen(folded: Incident, episode: Episode) -> None:
     """Set the beginning of the stall to the earliest beginning that any agent reported for it.
 
-    An agent that was stopped, or that started during the stall, reports a beginning that is too late.
+    If an agent was stopped or was started during the stall, it reports a beginning that is too late.
     """
     since = folded.stalled_since
     if since is None:
@@ -420,8 +420,8 @@ def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallS
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
     """Return whether all hosts that are newly blamed for being silent had posted their stacks earlier.
 
-    Such a host lost its connection during a stall that other ranks had caused. A host that was already blamed
-    for its silence stays blamed.
+    Such a host lost its connection during a stall that other ranks had caused. A host that has already been
+    blamed for its silence stays blamed.
     """
     blamed = {*before.silent} if before.why == "unreachable" else set()
     silenced = {*now.silent} - blamed

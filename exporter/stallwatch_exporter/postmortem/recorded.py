@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
-    stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
+    stall: Incident | None = None  #: stall that is open or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
     quiet: tuple[float, float] | None = None  #: seconds without progress, and threshold, of a watched run
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
@@ -82,7 +82,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
-    """Return the facts about a run that Stallwatch stored in these folders, one folder per agent.
+    """Return the facts that Stallwatch stored about a run in these folders, one folder for each agent.
 
     `ahead` maps hosts to the seconds by which their clocks are ahead of most other clocks, if known.
     """
@@ -143,7 +143,7 @@ def _of_agent(given: Path) -> Recorded:
         info=info,
         versions=versions,
     )
-    if known is None:  # the agent was killed, or is still running
+    if known is None:  # the agent was killed or is still running
         return found._replace(watched=watching, unheard=None if watching else last_sign(info, folder))
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
@@ -251,7 +251,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
 
 
 def _is_lost(part: Recorded) -> bool:
-    """Return whether the agent has not written its record for a while and did not record an ending."""
+    """Return whether the agent has not written its record for a while and has not recorded an ending."""
     if part.info is None or part.ending is not None:
         return False
     return not part.watched or time.time() - part.info.updated_at > _OVERDUE_SECONDS

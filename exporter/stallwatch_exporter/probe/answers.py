@@ -318,7 +318,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # this torch version has no such recorder, or was built without the backend
+        except Exception:  # this torch version has no such recorder or was built without the backend
             continue
         entries = [entry for entry in recorder.get("entries", ()) if not entry.get("retired")]
         status = recorder.get("pg_status", {})

@@ -2,8 +2,8 @@
 
 A rank waits for queries in a thread. In other programs, a thread would have side effects. For example, in
 Python 3.12 and later, ``os.fork`` warns if another thread exists. Therefore, this module only registers
-``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process turns out to be a
-rank, it keeps this registration.
+``faulthandler`` for a signal, which costs nothing until the signal arrives. If the process is later
+identified as a rank, the process keeps this registration.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
   handles a real-time signal that is otherwise unused. ``faulthandler`` needs no lock and writes to a separate
   file.
 
-A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both
+A forked process has neither the thread nor the signal until it is identified as a rank. ``exec`` ends both
 because it closes descriptors and resets signal handlers. Therefore, before the agent sends the signal, it
 checks that the handler still exists.
 """

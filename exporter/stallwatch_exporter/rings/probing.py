@@ -28,7 +28,7 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # Maximum number of records per ring and poll. More records would add no information.
+_MOST_RECORDS = 256  # Maximum number of records for each ring at a poll. Further records add no information.
 _ORPHAN_SECONDS = 86400.0
 # Age at which the folder of an agent in another container is removed. The limit is high because a write
 # through a mapping does not always update the file's time.

@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: true if the preceding bytes were dropped, or come from a different file
+    fresh: bool = False  #: true if the preceding bytes were dropped or come from a different file
     stream: str = "stdout"
     rank: int | None = None  #: rank that printed all bytes of the source, if known
     lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes

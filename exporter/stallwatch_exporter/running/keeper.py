@@ -1,7 +1,7 @@
 """If the agent is killed, for example, because of its memory use, keep passing on the command's output.
 
 If the output of a program has no reader, the program ends with a broken pipe. Therefore, a keeper process
-holds the same descriptors as the agent and sleeps. The keeper process wakes up if the agent ends without
+holds the same descriptors as the agent and sleeps. The keeper process wakes up if the agent exits without
 dismissing it. The keeper process runs as a separate script and needs a few megabytes. Imports that only the
 agent needs are local because they would double the start time.
 """

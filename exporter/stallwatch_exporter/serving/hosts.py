@@ -38,7 +38,7 @@ class Refusal(NamedTuple):
 
 
 def host_name(authority: str) -> str | None:
-    """Return the lower-case name or address in a ``Host`` header, or ``None`` if the header is malformed."""
+    """Return the lowercase name or address in a ``Host`` header, or ``None`` if the header is malformed."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None or len(authority) > _MOST_LETTERS:
         return None
@@ -95,7 +95,7 @@ def normalised(names: Iterable[str]) -> frozenset[str]:
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name or pattern in lower case and Punycode, without a port, or ``None`` if invalid.
+    """Return a configured name or pattern in lowercase Punycode and without a port, or ``None`` if invalid.
 
     A pattern is ``*.domain`` or ``*``.
     """

@@ -228,8 +228,8 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step. Steps that are repeated after a restart from a checkpoint count again.
 
-        If `counted` is true, the steps up to this step were already counted, but might have had
-        different numbers.
+        If `counted` is true, the steps up to this step have already been counted, possibly under different
+        numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -291,7 +291,7 @@ class RunMetrics:
         self._series("last_checkpoint_timestamp_seconds").set(steady.wall(when))
 
     def ended(self, when: float, ending: str) -> None:
-        """Record that the run ended, or is no longer watched (``unknown``)."""
+        """Record that the run ended or is no longer watched (``unknown``)."""
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:

@@ -45,7 +45,7 @@ class LocalRank(msgspec.Struct, frozen=True):
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     """Return one process for each rank, sorted by rank.
 
-    Each process has a ring in the folder `rings`, or is a descendant of the process `command`.
+    Each process either has a ring in the folder `rings` or is a descendant of the process `command`.
     """
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
@@ -134,7 +134,7 @@ def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
     """Return the Python descendants of the command that have a rank from a launcher, but no probe."""
     found = []
     for process in family(command)[1:]:
-        with contextlib.suppress(psutil.Error, OSError):  # the process ended, or belongs to another user
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended or belongs to another user
             environ = process.environ() if process.pid not in known and _is_python(process) else {}
             rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
             if rank.isdigit() and condition(process.pid) != "ended":

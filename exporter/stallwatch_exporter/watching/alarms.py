@@ -333,7 +333,7 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        Such a finding has the same cause as the end, or is fatal and was followed by no step. A finding
+        Such a finding either has the same cause as the end or is fatal and was followed by no step. A finding
         about a checkpoint never explains the end.
         """
         found = [
@@ -506,7 +506,7 @@ def _evidence(
 
 
 def _progress(progress: Progress, step: int | None = None) -> IncidentUpdate:
-    """Return the fields about the run's progress, as of the step at which the problem began, if known."""
+    """Return the fields about the run's progress. If the problem began at a known `step`, use that step."""
     last = step is None or step == progress.last_step
     return {
         "step": progress.last_step if last else step,

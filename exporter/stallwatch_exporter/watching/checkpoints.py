@@ -2,9 +2,9 @@
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
-Therefore, a fault counts only under two conditions. First, no process of the run has a file of the
-checkpoint open for writing. Second, the file did not change between two checks, or the run has ended. A
-fault is withdrawn if a later check no longer finds it.
+Therefore, a fault counts only under two conditions. First, no process of the run has a file of the checkpoint
+open for writing. Second, the file has not changed between two checks, or the run has ended. A fault is
+withdrawn if a later check no longer finds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Track the open incidents of one run by kind and rule, and report each change to the sinks once."""
+"""Track the open incidents of one run by kind and rule. Report each change to the sinks only once."""
 
 from __future__ import annotations
 

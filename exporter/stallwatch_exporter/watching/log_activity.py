@@ -40,7 +40,7 @@ _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # minimum number of matches of a rule since the last sign of progress
 _MORE = 3  # minimum ratio of this count to the largest earlier count between two signs of progress
-_LONGEST = 500  # maximum number of characters that are examined per line
+_LONGEST = 500  # maximum number of characters that are examined in each line
 
 
 class MovingBars:

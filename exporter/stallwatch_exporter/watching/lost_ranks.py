@@ -1,10 +1,10 @@
 """Detect ranks that end while other ranks continue, and report them before a stall follows.
 
 In a normal run, a rank can end without an error while the last ranks still save, merge, or upload. Such an
-end is reported (as a warning) only if the run is known to have steps left, or if the other ranks
-make further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole
-run ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error
-that a rank printed has its own incident.
+end is reported (as a warning) only if the run is known to have steps left, or if the other ranks complete
+further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole run
+ends. Nothing is reported twice, because the evidence of a stall names the missing ranks, and an error that a
+rank printed has its own incident.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ProbeIntake:
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # time of the first logged step while no rank has a ring
-        self._probe_known = is_replay(command)  # true if a probe was found, or is known to be missing
+        self._probe_known = is_replay(command)  # true if a probe was found or is known to be missing
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure

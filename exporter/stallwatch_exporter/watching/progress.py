@@ -167,7 +167,7 @@ class HookedProgress(ProgressTracker):
     def _pauses(self, rank: _Rank) -> bool:
         """Return whether the rank pauses training.
 
-        Before its first step, the rank pauses training only until another rank makes a step.
+        Before its first step, the rank pauses training only until another rank completes a step.
         """
         if rank.phase == "train" or not rank.since:
             return False

@@ -12,7 +12,7 @@ _SILENT_FOR = 10  # number of steps by other optimizers after which an inactive 
 
 
 class Leader:
-    """Choice of the optimizer that counts the steps of a run: the first optimizer that makes a step.
+    """Choice of the optimizer that counts the steps of a run: the first optimizer that completes a step.
 
     A step of the run can include steps of several optimizers but must be counted only once.
     """
@@ -21,10 +21,10 @@ class Leader:
         self.leader: Callable[[], Any] = _no_leader
         self.followed = 0  #: number of leaders so far
         self._others = 0
-        self._made = -1.0  # step number of the run when another optimizer last made a step
+        self._made = -1.0  # step number of the run when another optimizer last completed a step
 
     def steps(self, optimizer: Any, made: float) -> bool:
-        """Return whether a step of `optimizer` is a step of the run, which has made `made` steps so far."""
+        """Return whether a step of `optimizer` is a step of the run, which has completed `made` steps."""
         leader = self.leader()
         if leader is not optimizer:
             self._others = self._others + 1 if made == self._made else 1

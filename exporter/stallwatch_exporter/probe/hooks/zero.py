@@ -46,7 +46,7 @@ RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
 _ALWAYS = 3  # examine this many of an engine's first backward passes, and then the 4th, 8th, 16th, …
 _REDUCTIONS = ("Sum", "Mean")
-#: Prefixes of the names of the arithmetic nodes that combine the terms of a loss in its graph.
+#: Name prefixes of the arithmetic nodes that combine the terms of a loss in its graph.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
