@@ -201,7 +201,7 @@ def is_standstill(rule: str) -> bool:
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a copy of an incident, closed at the time when its agent ended or last reported."""
+    """Return a closed copy of an incident. It closes at the time when its agent ended or last reported."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

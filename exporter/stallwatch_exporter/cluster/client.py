@@ -209,7 +209,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge reports, excluding agents missing for a long time."""
+        """Return the agents that can merge reports, except agents that have long been missing."""
         now = self._clock()
         return {
             id: member

@@ -429,7 +429,7 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether silent hosts are blamed now, and no host of a previously blamed rank is in `now`.
+    """Return whether silent hosts are blamed in `now`, which contains no host of a previously blamed rank.
 
     This occurs if the hosts of a coordinator switch to another coordinator, for example, after a network
     partition.

@@ -67,10 +67,10 @@ def classify(
 ) -> Ending:
     """Return the ending of a command.
 
-    `returncode` is ``-n`` for signal n, as in `subprocess`. `oom` contains the numbers of OOM kills
-    that ``EndingWatch`` counted before and after the command. `passed_on` is a signal that the agent received
-    and passed on. `slurm_end` is the time at which Slurm ends the job. `interrupted` is true if the user
-    pressed Control+C.
+    `returncode` is ``-n`` for signal n, as in `subprocess`. `oom` contains the counts of OOM kills from
+    ``EndingWatch``, before and after the command. `passed_on` is a signal that the agent received and passed
+    on. `slurm_end` is the time at which Slurm ends the job. `interrupted` is true if the user pressed
+    Control+C.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)

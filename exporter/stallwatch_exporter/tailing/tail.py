@@ -28,7 +28,7 @@ class FileChunk(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Position in a file, with data to recognize the file after a restart."""
+    """Position in a file, and data to recognize the file after a restart."""
 
     device: int
     inode: int
