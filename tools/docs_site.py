@@ -1,4 +1,4 @@
-"""A hook for mkdocs that builds pages of the documentation site from other files in the repository.
+"""An MkDocs hook that builds pages of the documentation site from other files in the repository.
 
 The catalogue has a page for each rule and language, with the lines that the rule recognizes. README,
 CHANGELOG, and other files at the top of the repository are also pages of the site. If mkdocs.yml contains the

@@ -1,4 +1,4 @@
-"""Repeat parts of inputs and look for parsers whose time grows faster than their input.
+"""Repeat parts of inputs and look for parsers whose running time grows faster than the input size.
 
 An input of four times the size is allowed to take four times as long, but not eight times as long. The
 repeated units are tokens and lines of a parser's samples, pairs of a token or line and another token, and

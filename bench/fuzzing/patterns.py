@@ -57,7 +57,7 @@ class Pattern(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text whose middle can be repeated to reach any size."""
+    """Text whose middle part can be repeated until the text reaches any size."""
 
     before: str
     unit: str

@@ -98,7 +98,7 @@ class Signatures:
 
 
 def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
-    """Yield the full names that a module can import under a name, including under ``if TYPE_CHECKING``."""
+    """Yield the full names that a module can import as `name`, including imports for type checkers."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue

@@ -123,8 +123,8 @@ class Outbox:
         """In a single transaction, store the messages that `make` returns and record their notifications.
 
         Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another process
-        notifies a chat of one of the incidents at the same time. The caller must then repeat the call of
-        ``put``.
+        notifies a chat of one of the incidents at the same time. The caller must then call ``put``
+        again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:

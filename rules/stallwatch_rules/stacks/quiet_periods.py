@@ -124,7 +124,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The decision about a quiet period from one host or from one of several agents on the host."""
+    """The decision of one host, or of one of several agents on a host, about a quiet period."""
 
     host: str
     ruling: Ruling | None

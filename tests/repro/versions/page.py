@@ -21,7 +21,7 @@ package versions (a *stack*), the command creates an environment. In each enviro
 small programs ([`tests/repro/`](../tests/repro/)) under `stallwatch run`, with two ranks on the CPU over
 gloo. It then compares the results with [the expected results](../tests/repro/versions/expected.py).
 
-The table of each attempt has these columns:
+The table for each attempt has the following columns:
 
 * **Log**: the exception that ended a rank, and the number of messages in which DeepSpeed reported that it
   invalidated its trace cache.

@@ -71,7 +71,7 @@ def test_only_applicable_fixes_are_shown(page: RulePage, evidence: Evidence, fix
     [
         (Evidence(trained=True), "Look at the host."),
         (Evidence(), "Check the address."),
-        (None, "If the ranks had already trained: Look at the host."),
+        (None, "If training had already started: Look at the host."),
     ],
 )
 def test_fix_can_depend_on_whether_the_ranks_had_trained(
