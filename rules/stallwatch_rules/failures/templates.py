@@ -44,6 +44,7 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
+_NO_ERROR = lazy(r"\b(?:no|zero|0|without(?: any)?) (?:errors?|exceptions?|failures?)\b", re.IGNORECASE)
 # TensorFlow and XLA print the first two messages with severity E if another of their plugins is also
 # imported. torch prints the last message for each rejected kernel (``_inductor/select_algorithm.py``,
 # ``autotune_process.py``).
@@ -168,8 +169,11 @@ def level_of(text: str) -> Level:
 
 
 def mentions_error(text: str) -> bool:
-    """Return whether the words of a text mention an error, regardless of the text's level."""
-    return _ERROR.search(text) is not None
+    """Return whether the words of a text mention an error, regardless of the text's level.
+
+    Words such as ``No errors found`` do not count.
+    """
+    return _ERROR.search(text) is not None and _ERROR.search(_NO_ERROR.sub("", text)) is not None
 
 
 def _without_redirect(text: str) -> str:

@@ -82,6 +82,9 @@ def test_merged_tables_equal_one_table(texts: list[str], cut: int) -> None:
         ("2026-03-01 17:01:52 | ERROR | stderr | the queue is empty", "info"),
         ("2026-03-01 17:01:52 | INFO | stdout | ERROR: the queue is gone", "error"),
         ("2026-03-01 17:01:52 | ERROR | server | the queue is empty", "error"),
+        ("17:39:03.277 [I] [thread=save] No errors found in background save", "info"),
+        ("the worker ended without errors", "info"),
+        ("1 job failed, 0 errors were retried", "error"),
     ],
 )
 def test_level_of_a_line_is_recognized(text: str, level: str) -> None:

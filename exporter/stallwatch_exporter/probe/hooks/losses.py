@@ -1,4 +1,4 @@
-"""Record the loss, and the number of tokens that it covers, when a plain training loop calls ``loss.backward()``.
+"""Record the loss and the number of its tokens if a plain training loop calls ``loss.backward()``.
 
 With gradient accumulation, a training loop divides each part of the loss by the number of parts. Therefore,
 the sum of the parts is the loss of the step. The probe records the loss of only one step per second. It
