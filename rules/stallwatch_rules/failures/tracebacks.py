@@ -226,6 +226,8 @@ class _Open(msgspec.Struct):
     group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
     logged: bool = False
+    #: True if the traceback belongs to a failed exception hook, or to the exception that the hook reported.
+    hooked: bool = False
     rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
     #: True if the previous exception reports only the exception of this traceback, which was raised first.
     quoted: bool = False
@@ -390,7 +392,7 @@ class TracebackReader:
         if self._raised is not None:
             return [_reported_by(self._raised)]
         begun = self._open
-        if begun is not None and (begun.frames or begun.chain or begun.named):
+        if begun is not None and (begun.frames or begun.chain or begun.named or begun.hooked):
             chain, frames = begun.chain, list(begun.frames)
             cut = ExceptionChain(begun.named, "", begun.start, mark, frames, chain.root if chain else "")
             cut.rules = begun.rules | (chain.rules if chain else set())
@@ -433,6 +435,7 @@ class TracebackReader:
         self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True, named=named)
         self._open.group, self._open.column = GROUP_HEADER in line.text, max(0, corner)
         self._open.warned, self._open.logged, self._open.quoted = warned, logged, quoted
+        self._open.hooked = "hook" in (setting, previous.setting if previous is not None else "")
         (self._open.heading if prefix.strip() else self._open.rules).update(self._failures & set(rules))
         self._open.heading.update(heading)
         self._chained, self._lines = False, 0

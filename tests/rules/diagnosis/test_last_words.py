@@ -73,8 +73,10 @@ MAIN = [
 @pytest.mark.parametrize(
     ("lines", "verdict", "raised"),
     [
+        (HOOK[:2], "unknown-failure", [""]),
         (HOOK[:3], "unknown-failure", [""]),
         (HOOK, "unknown-failure", [""]),
+        (HOOK + MAIN[:3], "unknown-failure", [""]),
         (HOOK + MAIN, "unknown-failure", [""]),
         ([*HOOK, *MAIN, "KeyError: 'scores'"], "unknown-failure", ["KeyError"]),
         ([*HOOK, *MAIN, "KeyboardInterrupt"], "finished", []),
