@@ -63,6 +63,7 @@ class RuleHits(msgspec.Struct):
     last_plain: int = 0  #: number of lines outside tracebacks before the last match
     answers: int = 0  #: number of requests that the stream's server had answered at the last match
     count: int = 0
+    at_steps: int = 0  #: number of steps in the lines of this stream at which the rule matched
     teardown: int = 0  #: number of matches in the output of a process during its teardown
     handled: int = 0  #: number of matches in exceptions that the program reports as handled
     exemplars: list[str] = []
@@ -71,6 +72,8 @@ class RuleHits(msgspec.Struct):
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
         """Count one match and `more` matches in similar lines that were skipped."""
         self.count += 1 + more
+        if own_step is not None and (not self.at_steps or own_step != self.last_own_step):
+            self.at_steps += 1
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
         for name, value in match.captures.items():

@@ -58,8 +58,14 @@ _ENDING = lazy(
     r"|done\b|sav(?:e|ing)|upload|sync|flush|releas|free|disconnect|leav|summar|history|total\b|elapsed|time\b"
     r"|statistics|wandb|swanlab|mlflow|clearml|slurm|job|state\b|cluster\b|user|cores?\b|cpu|memory|node)"
 )
-# The advice "use … instead" does not state that the program continued.
-_FALLBACK = lazy(r"(?i)\busing\b.{1,80}\binstead\b|\b(?:fall(?:s|ing)? ?back|fell back|defaulting) to\b")
+# Advice such as "try using … instead" or "consider falling back to …" does not state that the program
+# continued, and "cannot fall back to …" states the contrary.
+_FALLBACK = lazy(
+    r"(?i)(?:[^\s\w] *|\b(?:warn|warning|is|are|be|now|so|and) )using\b.{1,80}\binstead\b"
+    r"(?! (?:may|might|can|could|would|should)\b)"
+    r"|(?<!\b(?:not|can|try) )(?<!\bto )(?<!\bcannot )(?<!n't )(?<!\bwithout )(?<!\bconsider )"
+    r"\b(?:fall(?:s|ing)? ?back|fell back|defaulting) to\b"
+)
 _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|警告|重试", re.IGNORECASE)
 
 

@@ -82,7 +82,9 @@ FALLBACK = (
     "WARNING 03-02 10:00:00 [tokenizer.py:284] No tokenizer found in /adapters/a, using base model tokenizer"
     " instead. (Exception: Repo id must use alphanumeric chars, '-', '_' or '.': '/adapters/a'.)"
 )
+STATED = "using base model tokenizer instead"
 LOGGED = "2026-03-02 10:00:00,000 - ERROR - rollout 3: Repo id must use alphanumeric chars: '/adapters/a'"
+AGAIN = [line for at in range(0, 20, 5) for line in (*STEPS[at : at + 5], LOGGED)][:-1]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,21 @@ LOGGED = "2026-03-02 10:00:00,000 - ERROR - rollout 3: Repo id must use alphanum
         ([line for step in STEPS[:20] for line in (FALLBACK, step)], None, "unfinished"),
         ([*STEPS[:20], FALLBACK], None, "unfinished"),
         ([*STEPS[:20], FALLBACK.replace("using", "use")], None, "failed"),  # advice, not a fallback
+        ([*STEPS[:20], FALLBACK.replace("using", "try using")], None, "failed"),
+        ([*STEPS[:20], FALLBACK.replace("instead", "instead may help")], None, "failed"),
+        ([*STEPS[:20], FALLBACK.replace(STATED, "falling back to the base tokenizer")], None, "unfinished"),
+        ([*STEPS[:20], FALLBACK.replace(STATED, "cannot fall back to the base tokenizer")], None, "failed"),
+        ([*STEPS[:20], FALLBACK.replace(STATED, "consider falling back to the base one")], None, "failed"),
         ([*STEPS[:20], FALLBACK.replace("WARNING", "ERROR")], None, "failed"),
-        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED, STEPS[20]], None, "unfinished"),
+        ([*AGAIN, LOGGED, STEPS[20]], None, "degraded"),
+        # A failure that was handled once can end the run the next time.
+        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED, STEPS[20]], None, "failed"),
         ([*STEPS[:20], LOGGED, STEPS[20]], None, "failed"),
         ([*STEPS[:19], LOGGED, STEPS[19], LOGGED, STEPS[20]], None, "failed"),  # two lines of one failure
-        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED], None, "failed"),
-        ([*STEPS[:5], LOGGED, *STEPS[5:20], LOGGED, STEPS[20]], FAILED, "failed"),
+        ([*AGAIN, LOGGED], None, "failed"),
+        ([*AGAIN, LOGGED, STEPS[20]], FAILED, "failed"),
         # An exception can end a run after the run survived the same exception.
-        ([*STEPS[:5], NAMED, *STEPS[5:20], NAMED, STEPS[20]], None, "failed"),
+        ([*(NAMED if line == LOGGED else line for line in AGAIN), NAMED, STEPS[20]], None, "failed"),
     ],
 )
 def test_survived_lines_and_fallbacks_are_no_failures(

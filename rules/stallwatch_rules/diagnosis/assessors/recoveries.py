@@ -271,16 +271,16 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
 
 
 def _survived_before(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
-    """Return whether training took enough steps between the first and the last match of a finding.
+    """Return whether training took steps after enough earlier matches of a finding.
 
-    Exceptions that ended the run and matches in several attempts do not count, because each attempt can end
-    in the same way. Matches in a run that stalled and invalid numbers do not count either.
+    A single earlier match is not sufficient, because a failure that was handled once can end the run the next
+    time. Exceptions that ended the run and matches in several attempts do not count, because each attempt can
+    end in the same way. Matches in a run that stalled and invalid numbers do not count either.
     """
     if run.restarts or now.facts.stalled or finding.page.family == NUMERICS:
         return False
-    steps = [(hits.own_step, hits.last_own_step) for hits in finding.hits.values()]
-    survived = all(a is not None and b is not None and b - a >= RECOVERED for a, b in steps)
-    return bool(steps) and survived and finding.rule not in now.exceptions.ended_in
+    often = all(hits.at_steps > RECOVERED for hits in finding.hits.values())
+    return bool(finding.hits) and often and finding.rule not in now.exceptions.ended_in
 
 
 def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
