@@ -52,6 +52,7 @@ class Line(msgspec.Struct, frozen=True):
     #: True if the time zone is known. Otherwise, the time is treated as UTC, but reports do not show "UTC".
     zoned: bool = False
     host: str = ""  #: host that wrote the line, if pdsh put the host's name in front of the line
+    process: str = ""  #: name and ID of the process that wrote the line, if Ray put them in front of the line
 
 
 EVALUATION = "text evaluation"  #: series for the output of evaluations, whose steps are not steps of the run

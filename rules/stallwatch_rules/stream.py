@@ -19,7 +19,7 @@ from stallwatch_rules.failures.environment import belongs_to_a_run, versions_in
 from stallwatch_rules.failures.failed_starts import Below, next_state
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
-from stallwatch_rules.failures.raised import ExceptionTable, LinePosition
+from stallwatch_rules.failures.raised import ExceptionChain, ExceptionTable, LinePosition
 from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import LAUNCHER, Hints, may_hold
@@ -35,6 +35,7 @@ from stallwatch_rules.text.masking import masked
 MAX_EXEMPLARS = 3
 MAX_TEMPLATES = 8  #: maximum number of exemplars, including exemplars of other templates
 MAX_ACTIVITY = 4096
+MAX_PROCESSES = 256  #: maximum number of processes whose logged exceptions are observed
 AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and lines after which a line's time no longer applies
 PAUSE_SECONDS = 10.0  #: minimum time between two lines that is recorded as a pause
 MAX_PAUSES = 1000
@@ -151,6 +152,9 @@ class StreamReading:
         #: Counter → steps in the bar after an exception, if only lines of a launcher follow the bar.
         self.redraws: dict[str, int] = {}
         self.templates = TemplateTable()
+        self._worked = 0  # number of lines that reported work after the first exception that a logger printed
+        # Process whose logger printed an exception → `_worked` at the last line about work from this process.
+        self._worked_by: dict[str, int] = {}
         self.hits: dict[str, RuleHits] = {}
         self.contexts: set[str] = set()  #: rules with a match of ``requires`` in this stream
         self.versions: dict[str, str] = {}
@@ -309,12 +313,30 @@ class StreamReading:
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
         for raised in (ended, crash):
             if raised is not None:
-                self.exceptions.add(raised)
+                self._add_exception(raised)
         if rules and self.tracebacks.teardown:
             for rule in rules:
                 self.hits[rule].teardown += 1
                 self.hits[rule].handled += self.tracebacks.handled
         self._note_exceptions()
+
+    def _add_exception(self, raised: ExceptionChain) -> None:
+        """Count an exception, and observe its process if the process's logger printed the exception."""
+        self.exceptions.add(raised)
+        process = raised.line.process
+        # Lines without a rank and without the name of a process can be from any process or script.
+        if raised.logged and (process or self.rank is not None) and len(self._worked_by) < MAX_PROCESSES:
+            raised.worked = self._worked
+            self._worked_by.setdefault(process, 0)
+
+    def work_after(self, raised: ExceptionChain) -> int:
+        """Return the number of lines about work below an exception that a logger printed.
+
+        Return 0 if the process that printed the exception is unknown, or printed none of these lines.
+        """
+        if raised.worked is None or self._worked_by.get(raised.line.process, 0) <= raised.worked:
+            return 0
+        return self._worked - raised.worked
 
     def take_reason(self, line: Line, reason: str, rules: Collection[str]) -> None:
         """Add a message, and the rules that matched it, to a crash just above that lacks its message.
@@ -334,8 +356,12 @@ class StreamReading:
             return
         if self.below_start and self.below_start != "output":
             self.below_start = next_state(line.text, self.below_start)
-        if not self.templates.again(line, self.index - 1, 1 + more):
-            self.templates.add(line, self.mark, 1 + more)
+        entry = self.templates.again(line, self.index - 1, 1 + more)
+        entry = entry or self.templates.add(line, self.mark, 1 + more)
+        if self._worked_by and entry is not None and entry.reports_work:
+            self._worked += 1 + more
+            if line.process in self._worked_by:
+                self._worked_by[line.process] = self._worked
 
     def _see_redraw(self, sample: Sample, before: Mapping[str, int]) -> None:
         """Record the steps in a bar that a program draws once more when it ends with an exception.
@@ -358,7 +384,7 @@ class StreamReading:
         self.redraws.clear()
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
-                self.exceptions.add(ended)
+                self._add_exception(ended)
         self._note_exceptions()
         self.index += left_out
         self.plain += left_out

@@ -465,7 +465,7 @@ def _ended(
     # as warnings.
     if last.warned and not died and key[0] not in with_steps and _continued(stream, last.mark.index):
         return False
-    if last.logged and not died and stream.templates.ordinary_after(last.mark.index) > SNIPPET_LINES:
+    if not died and stream.work_after(last) > SNIPPET_LINES:
         return False
     if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
         return False

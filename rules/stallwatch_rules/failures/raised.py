@@ -111,6 +111,7 @@ class ExceptionChain(msgspec.Struct):
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     logged: bool = False  #: True if a logger printed the entire traceback as one message, with any level
+    worked: int | None = None  #: number of lines about work before it, if its process is observed
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
     native: bool = False  #: True for a crash of compiled code, which can occur after the training ended
     rank: int | None = None  #: rank of the exception, if a launcher's summary quotes the exception

@@ -56,7 +56,8 @@ _WITHOUT_EFFECT = lazy(
 _ENDING = lazy(
     r"(?i)\b(?:exit|quit|shut|terminat|stopp|clean|destroy|clos(?:e|ing)|finish|finali[sz]|complet|end(?:ed|ing|s)\b"
     r"|done\b|sav(?:e|ing)|upload|sync|flush|releas|free|disconnect|leav|summar|history|total\b|elapsed|time\b"
-    r"|statistics|wandb|swanlab|mlflow|clearml|slurm|job|state\b|cluster\b|user|cores?\b|cpu|memory|node)"
+    r"|statistics|wandb|swanlab|mlflow|clearml|comet|neptune|nccl|slurm|job|state\b|cluster\b|user|cores?\b|cpu"
+    r"|memory|node)"
 )
 # Advice such as "try using … instead" or "consider falling back to …" does not state that the program
 # continued, and "cannot fall back to …" states the contrary.
@@ -80,6 +81,14 @@ class Template(msgspec.Struct):
     step: int | None  #: number of the last training step before the first line
     index: int  #: number of lines in the stream before the first line
     last_index: int
+    _works: bool | None = None
+
+    @property
+    def reports_work(self) -> bool:
+        """True if the lines report neither a problem nor the end of a program."""
+        if self._works is None:
+            self._works = self.level == "info" and _ENDING.search(self.first.text) is None
+        return self._works
 
 
 class TemplateTable(msgspec.Struct):
@@ -90,48 +99,38 @@ class TemplateTable(msgspec.Struct):
     #: True if lines were skipped or entries were dropped. In this case, known messages can seem new.
     partial: bool = False
 
-    def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """If the template of a line is in the table, count the line. Otherwise, return False.
+    def again(self, line: Line, index: int, count: int = 1) -> Template | None:
+        """If the template of a line is in the table, count the line, and return the entry.
 
         `index` is the position of the line in its stream.
         """
         entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
-        if entry is None:
-            return False
-        entry.count += count
-        entry.last_index = index
-        entry.last = _cut(line)
-        return True
+        if entry is not None:
+            entry.count += count
+            entry.last_index = index
+            entry.last = _cut(line)
+        return entry
 
-    def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
-        """Count a line. If the line's template is not in the table, add an entry.
+    def add(self, line: Line, mark: LinePosition, count: int = 1) -> Template | None:
+        """Count a line, and return its entry. If the line's template is not in the table, add an entry.
 
-        `count` is greater than 1 if the line represents several lines with the same template.
+        `count` is greater than 1 if the line represents several lines with the same template. The result is
+        None if the line is not a message.
         """
-        if self.again(line, mark.index, count):
-            return
+        if (known := self.again(line, mark.index, count)) is not None:
+            return known
         if not looks_like_message(line.text):
-            return
+            return None
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
         # If the entry of a template was dropped earlier, the template does not count as new.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
-        self.entries[key] = Template(
+        entry = self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
         )
         if len(self.entries) > MAX_TEMPLATES:
             self._drop()
-
-    def ordinary_after(self, index: int) -> int:
-        """Return the number of lines after a position that report work, rather than an error or the end.
-
-        For templates that also occurred earlier, only the last line counts.
-        """
-        return sum(
-            entry.count if entry.index > index else 1
-            for entry in self.entries.values()
-            if entry.last_index > index and entry.level == "info" and not _ENDING.search(entry.last.text)
-        )
+        return entry
 
     def merge(self, later: TemplateTable) -> None:
         """Add the entries of a table that was read from a later part of the same stream."""

@@ -79,6 +79,12 @@ def take_rank(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
+def process_of(text: str) -> str:
+    """Return Ray's prefix of a line, which names the process that wrote it, or an empty string."""
+    found = _RAY.match(text) if text[:1] == "(" else None
+    return found[0].rstrip() if found is not None else ""
+
+
 def _prefix_of(text: str) -> re.Match[str] | None:
     """Match the prefix of a launcher.
 

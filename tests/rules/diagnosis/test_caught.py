@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import FAILED, FINISHED, killed_by
 
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -94,26 +95,58 @@ AFTER = [STAMP.format(1) + "No action in the answer to item 7"]
 WORK = [f"You're using a fast tokenizer in worker {number}" for number in range(7)]
 END = [f"Shutting down worker {number}" for number in range(7)]
 HEADED = [STAMP.format(0) + UNREAD[0], *UNREAD[1:]]
+KEY_ERROR = [*HEADED[:-1], "KeyError: 'action'", *AFTER]
+
+
+def worker(pid: int, *lines: str) -> list[str]:
+    return [f"(EnvWorker pid={pid}) {line}" for line in lines]
 
 
 @pytest.mark.parametrize(
     ("lines", "known", "verdict"),
     [
-        ([*HEADED, *AFTER, *WORK], {}, "unfinished"),
-        ([*HEADED, *AFTER, *WORK], DIED, "unknown-failure"),
-        ([*HEADED, *AFTER], {}, "unknown-failure"),
-        ([*HEADED, *AFTER, *WORK[:3]], {}, "unknown-failure"),
-        ([*HEADED, *AFTER, *END], {}, "unknown-failure"),
-        ([*UNREAD, *AFTER, *WORK], {}, "unknown-failure"),  # Python itself printed the traceback
-        ([STAMP.format(0) + line for line in UNREAD] + WORK, {}, "unknown-failure"),  # a collector's prefix
+        ([*worker(7, *HEADED, *AFTER, WORK[0]), *worker(8, *WORK[1:])], {}, "unfinished"),
+        ([*worker(7, *HEADED, *AFTER, WORK[0]), *worker(8, *WORK[1:])], DIED, "unknown-failure"),
+        # The processes that continue are different processes.
+        ([*worker(7, *HEADED, *AFTER), *worker(8, *WORK)], {}, "unknown-failure"),
+        ([*worker(7, *HEADED, *AFTER, END[0]), *worker(8, *WORK)], {}, "unknown-failure"),
+        ([*HEADED, *AFTER, *worker(8, *WORK)], {}, "unknown-failure"),
+        # A script that continues after its program also prints lines without a process.
+        ([*HEADED, *AFTER, *WORK], {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER), {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER, *WORK[:3]), {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER, *END), {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER, *WORK, *HEADED), {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER, *WORK, *HEADED, *AFTER), {}, "unknown-failure"),
+        (worker(7, *HEADED, *AFTER, *WORK, *HEADED, *AFTER, *WORK), {}, "unfinished"),
+        # Python itself printed the traceback.
+        (worker(7, *UNREAD, *AFTER, *WORK), {}, "unknown-failure"),
+        # a collector's prefix
+        (worker(7, *(STAMP.format(0) + line for line in UNREAD), *WORK), {}, "unknown-failure"),
+        # The prefix of a rank also identifies a process.
+        ([f"[rank3]: {line}" for line in (*HEADED, *AFTER, *WORK)], {}, "unfinished"),
+        ([f"[rank3]: {line}" for line in (*HEADED, *AFTER)] + WORK, {}, "unknown-failure"),
     ],
 )
-def test_exception_that_a_logger_printed_ends_no_program_that_continues(
+def test_exception_that_a_logger_printed_ends_no_process_that_continues(
     lines: list[str], known: dict[str, object], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
-    diagnosis = diagnosed(catalogue, matcher, [STEPS[0], *lines], **known)
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join([STEPS[0], *lines]).encode() + b"\n"))
+    diagnosis = rendered(reading.diagnose(**known))  # type: ignore[arg-type]
     assert diagnosis.verdict == verdict
     assert [unknown.exception for unknown in diagnosis.unknown] == ["TypeError"]
+
+
+def test_process_that_continues_survived_all_exceptions_that_its_logger_printed(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    lines = [STEPS[0], *worker(7, *HEADED, *KEY_ERROR, *WORK)]
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    diagnosis = reading.diagnose()
+    assert diagnosis.verdict == "unfinished"
+    assert {unknown.exception for unknown in diagnosis.unknown} == {"TypeError", "KeyError"}
 
 
 def test_log_that_ends_at_an_exception_is_less_certain(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -51,6 +51,12 @@ def unknown(rank: int, index: int) -> list[str]:
     ]
 
 
+def logged(rank: int, index: int) -> list[str]:
+    header, *more = unknown(rank, index)
+    worked = [timed(index, f"the rollout of {name} has begun") for name in ("ada", "bob", "eve")]
+    return [f"ERROR:2026-05-02 09:00:00,691:{header}", *more, *worked]
+
+
 def oom(rank: int, index: int) -> list[str]:
     return [
         "Traceback (most recent call last):",
@@ -134,6 +140,7 @@ EVENTS: list[Callable[[int, int], list[str]]] = [
     trace,
     overflow,
     unknown,
+    logged,
     oom,
     disk,
     closed,
