@@ -286,7 +286,7 @@ class StreamReading:
         if hints.run and not self.of_a_run:
             self.of_a_run = belongs_to_a_run(line.text)
         if hints.launcher and may_hold(line.text, hints.launcher):
-            self.summary.see(line, self.own_step)
+            self.summary.see(line, self.own_step, self.timelines.advances)
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:

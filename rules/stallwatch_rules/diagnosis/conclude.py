@@ -13,7 +13,7 @@ from stallwatch_rules.diagnosis.awaited import is_only_waiting, waited_for
 from stallwatch_rules.diagnosis.causes import causal_order, confidence_among, passed_over, primary
 from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock, without_outdated_times
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
-from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, collect
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, collect, steps_after
 from stallwatch_rules.diagnosis.hosts import RunHosts, hosts_of
 from stallwatch_rules.diagnosis.inferred import infer_finding
 from stallwatch_rules.diagnosis.notes import notes_of
@@ -37,7 +37,7 @@ from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
 from stallwatch_rules.judgements.standstill import stopped_late
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
-from stallwatch_rules.progress.timeline import StepClock, Timeline, longest_timeline
+from stallwatch_rules.progress.timeline import StepClock, longest_timeline
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Contribution, Diagnosis, Line
 from stallwatch_rules.stream import StreamReading
@@ -153,7 +153,7 @@ def _snapshot(
         and finding.followed < (1 if finding.tagged("exit-status") else RECOVERED_BUT_DIED)
         for finding in matched
     )
-    died = died or any(_launcher_killed(stream, lead) for stream in streams.values())
+    died = died or any(_launcher_killed(stream, steps) for stream in streams.values())
     left, left_line = _left_early(streams, context)
     # If other processes never ended, the successful end of one process does not show that the run ended.
     complete = tracker.shows_finish if left else tracker.finished
@@ -208,14 +208,12 @@ def _snapshot(
     return run, Assessment(tuple(matched), exceptions, facts)
 
 
-def _launcher_killed(stream: StreamReading, lead: Timeline | None) -> bool:
-    """Return whether a launcher ended its processes after a failure and few steps followed in its file."""
-    line = stream.summary.kills
-    if line is None:
+def _launcher_killed(stream: StreamReading, clock: StepClock) -> bool:
+    """Return whether a launcher ended its processes after a failure, and few steps followed."""
+    if stream.summary.kills is None:
         return False
-    intervals = lead.intervals if lead is not None and lead.source == line.source else []
-    followed = sum(interval.span for interval in intervals if interval.number > line.number)
-    return followed < RECOVERED_BUT_DIED
+    line, advances = stream.summary.kills
+    return steps_after(stream, line, advances, clock) < RECOVERED_BUT_DIED
 
 
 def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: int) -> bool:

@@ -62,8 +62,9 @@ class LauncherSummary(msgspec.Struct):
     left: dict[int, tuple[Line, int | None]] = {}
     limits: dict[str, Line] = {}  #: lines with memory limits of OOM-killed containers, keyed by limit
     one_node: bool = False  #: True if the DeepSpeed launcher reports a single node
-    #: The line in which the launcher ends its processes because one of them failed.
-    kills: Line | None = None
+    #: The line in which the launcher ends its processes because one of them failed, and the number of steps
+    #: that the stream shows above this line.
+    kills: tuple[Line, int] | None = None
     _killed: int | None = None  # line number of the report that the current container was OOM-killed
     _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container
     _over: bool = False  # True if the launcher ended its processes after a failure
@@ -79,8 +80,8 @@ class LauncherSummary(msgspec.Struct):
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
-    def see(self, line: Line, step: int | None = None) -> None:
-        """Read the next line. `step` is the current training step."""
+    def see(self, line: Line, step: int | None = None, advances: int = 0) -> None:
+        """Read the next line. `step` is the current training step, and `advances` the number of steps."""
         text = line.text
         status = _STATUS.search(text)
         if status is not None:
@@ -107,7 +108,7 @@ class LauncherSummary(msgspec.Struct):
                 self.left[int(found[1])] = (line, step)
         elif "Killing subprocess" in text:
             if "[launch.py:" in text:
-                self._over, self.kills = True, line
+                self._over, self.kills = True, (line, advances)
         elif "Main process received" in text:  # a signal requested the end
             self.kills = None
         elif "num_local_procs" in text:

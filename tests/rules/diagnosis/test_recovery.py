@@ -118,6 +118,32 @@ def test_survived_lines_and_fallbacks_are_no_failures(
     assert reading.diagnose(ending).verdict == verdict
 
 
+@pytest.mark.parametrize(("hour", "verdict"), [("07", "unfinished"), ("09", "failed")])
+def test_launcher_ends_only_the_steps_before_it(
+    hour: str, verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """The launcher of a failed start can have its own log. The time shows whether steps followed."""
+    steps = [f"2026-05-11 08:{number:02}:00,000 step {number} loss=0.5" for number in range(20)]
+    killed = f"[2026-05-11 {hour}:14:02,118] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 4171"
+    reading = RunReading(catalogue, matcher)
+    for name, lines in (("launcher.log", [killed]), ("rank0.log", [*steps[:12], RAISED, *steps[12:]])):
+        reading.feed(LineReader(name).feed("\n".join([*lines, ""]).encode()))
+    assert reading.diagnose().verdict == verdict
+
+
+@pytest.mark.parametrize("above", [6, 20])
+def test_steps_of_other_ranks_below_the_launcher_do_not_count(
+    above: int, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """Ranks write to a file in any order."""
+    zero, one = ([f"[rank{rank}]: step {step} loss=0.5" for step in range(20)] for rank in (0, 1))
+    error = [f"[rank0]: {line}" for line in RAISED.splitlines()]
+    lines = [*one[:above], *zero[:12], *error, *zero[12:18], *KILLS, *one[above:], ""]
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode()))
+    assert reading.diagnose().verdict == "failed"
+
+
 @pytest.mark.parametrize(
     ("last", "every", "at", "cause"),
     [
