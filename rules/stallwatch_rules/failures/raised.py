@@ -68,7 +68,7 @@ _STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # scripts created by p
 # brackets is the user's own code only if it is standard input, a cell of a notebook, or a doctest.
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
-    r"|[/\\]python3\d*\.zip|^<(?!(?:stdin|console|ipython-input|command|timed|doctest)\b)|^python/ray/"
+    r"|[/\\]python3\d*\.zip|^<(?!(?:stdin|console|input|i?python-input|command|timed|doctest)\b)|^python/ray/"
     r"|/share/lua/|/julia/(?:stdlib|packages)/"
 )
 

@@ -177,6 +177,8 @@ def test_frames_are_in_call_order_with_a_mark() -> None:
         ("<ipython-input-3-0a1b>", True),
         ("<command-4170>", True),  # a cell of a notebook in Databricks
         ("<stdin>", True),
+        ("<python-input-3>", True),  # the prompt of Python 3.13
+        ("<input>", True),  # the console of PyCharm
     ],
 )
 def test_generated_code_is_not_the_code_of_the_user(path: str, marked: bool) -> None:
