@@ -339,11 +339,12 @@ class StreamReading:
         return self._worked - raised.worked
 
     def take_reason(self, line: Line, reason: str, rules: Collection[str]) -> None:
-        """Add a message, and the rules that matched it, to a crash just above that lacks its message.
+        """Add a message, and the rules that matched it, to the first crash just above that lacks its message.
 
-        The line with the message names its rank, so it belongs to the stream of this rank.
+        The line with the message names its rank, so it belongs to the stream of this rank. The last crash
+        comes last, because its message can still follow in this stream.
         """
-        crashes = [*self.crashes.left(), *(seen.raised for seen in self.exceptions.seen.values())]
+        crashes = [*(seen.raised for seen in self.exceptions.seen.values()), *self.crashes.left()]
         for crash in crashes:
             if crash.lacks_message and 0 < line.number - crash.line.number <= BLOCK_LINES:
                 crash.message = reason

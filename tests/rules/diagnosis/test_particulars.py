@@ -153,6 +153,18 @@ def test_thrown_timeout_is_not_another_failure(catalogue: Catalogue, matcher: Ma
     assert found.unknown == [] and not any("might be the cause" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("order", ["TIMEOUT, OTHER", "OTHER, TIMEOUT"])
+def test_other_exception_between_the_lines_of_a_thrown_timeout_is_the_cause(
+    catalogue: Catalogue, matcher: Matcher, order: str
+) -> None:
+    other = "  what():  cannot open the index of shard 12\n"
+    reasons = [MESSAGES[0] if name == "TIMEOUT" else other for name in order.split(", ")]
+    lines = THROWN + THROWN.replace("std::runtime_error", "c10::Error") + "".join(reasons)
+    found = diagnose(catalogue, matcher, {"node0.log": steps(1, 20) + lines})
+    (unknown,) = found.unknown
+    assert (found.verdict, unknown.message) == ("unknown-failure", "cannot open the index of shard 12")
+
+
 @pytest.mark.parametrize("reason", ["", "  what():  cannot open the index of shard 12\n"])
 def test_other_exception_beside_a_thrown_timeout_is_reported(
     catalogue: Catalogue, matcher: Matcher, reason: str
