@@ -304,9 +304,15 @@ class TracebackReader:
 
     @property
     def ended_main(self) -> bool:
-        """True if the last line is part of an exception that might have ended the main program."""
+        """True if the last line is part of an exception that might have ended the main program.
+
+        The traceback of such an exception begins at the top level of the program. If the program handles the
+        exception and prints the traceback, the traceback begins in the function that handles the exception.
+        """
         raised = self._raised if self._open is None else None
-        return raised is not None and raised.setting == "main" and not raised.warned
+        outermost = raised.frames[0].name if raised is not None and raised.frames else ""
+        at_top = outermost in ("<module>", "_run_module_as_main")
+        return at_top and raised is not None and raised.setting == "main" and not raised.warned
 
     def feed(
         self,

@@ -59,6 +59,7 @@ STOPPED = (
         # A program that dies draws its bar once more, with the steps that it completed before the exception.
         ([RAISED, bar(17)], "failed"),
         ([RAISED, bar(30), *KILLS], "failed"),
+        ([RAISED.replace("<module>", "_run_module_as_main"), bar(17)], "failed"),  # python -m
         # Only the launcher shows that the run died.
         ([RAISED, "the loop goes on", *map(bar, range(12, 17)), *KILLS], "failed"),
         # Programs that survived the exception:
@@ -66,6 +67,7 @@ STOPPED = (
         ([RAISED, bar(17), "Saving model checkpoint to out/checkpoint-17"], "unfinished"),
         ([RAISED, bar(17), "{'loss': 1.2, 'epoch': 0.1}"], "unfinished"),
         ([HANDLED, bar(17)], "unfinished"),
+        ([RAISED.replace("<module>", "train_batch"), bar(17)], "unfinished"),  # the loop prints the traceback
         ([RAISED, "the loop goes on", *map(bar, range(12, 17)), *KILLS, STOPPED], "interrupted"),
         ([RAISED, "the loop goes on", *map(bar, range(12, 32)), *KILLS], "unfinished"),
     ],
