@@ -314,6 +314,8 @@ IN_RAY = "ray.exceptions.RayTaskError(RuntimeError): ray::main_task() (pid=201, 
     [
         (UNEQUAL, "Run the same modules on every rank", "Run each expert"),
         ("Loading MixtralForCausalLM\n" + UNEQUAL, "Treat the expert block", "vision tower"),
+        ("Loading qwen3-30b-a3b\n" + UNEQUAL, "Treat the expert block", "vision tower"),
+        ("session 1c9e4d70-a12b-4f7a\n" + UNEQUAL, "Run the same modules on every", "Run each expert"),
         (ACLNN + NO_BINARY, "Ascend-cann-kernels-", "Read the reason"),
         (ACLNN, "Read the reason", "^Install the operator package"),
         (IB_LOST, "NCCL_IB_GID_INDEX", "ethtool"),
