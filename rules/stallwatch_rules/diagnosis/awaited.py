@@ -1,4 +1,4 @@
-"""Find, in a run's logs, the ranks for which the other ranks waited until a timeout.
+"""From a run's logs, determine the ranks that kept the other ranks waiting until a timeout.
 
 A rank that printed no timeout might also have waited, because the launcher ends all waiting ranks when the
 first rank times out. Logs can also be truncated or missing.
@@ -77,7 +77,7 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the awaited ranks: the ranks whose stacks are outside of collectives, or else the suspects.
+    """Return the awaited ranks: the ranks whose stacks are outside collectives, or else the suspects.
 
     If only one rank reported the timeout, a suspect counts only if its log shows that it did something else.
     """
@@ -101,11 +101,12 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
     """Return two values: ranks that were too busy to report a timeout, and a stream that shows their work.
 
-    The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
-    timeout were busy with the same kind of work. Return ``None`` if other ranks might also have been busy
-    with this kind of work. Lines without a rank are attributed to the main process, because a launcher's
-    other ranks print nothing during such work. However, a timeout without a rank is not from the main process
-    if the message names a different rank, or if the stack frames show a wait for the main process.
+    The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks that
+    reported no timeout were busy with the same kind of work. Return ``None`` if other ranks might also have
+    been busy with this kind of work. Lines without a rank are attributed to the main process, because a
+    launcher's other ranks print nothing during such work. However, a timeout in a line without a rank is not
+    from the main process if the message names a different rank, or if the stack frames show a wait for the
+    main process.
     """
     reported = _reported(rule, run, now) | _named_in_messages(rule, run)
     absent = _absent(reported, run)
@@ -145,7 +146,7 @@ def _is_over(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _is_traceback_of(rule: str, stream: StreamReading) -> bool:
-    """Return whether only the traceback of a rule's exception follows the activity of a stream without ranks.
+    """Return whether only the traceback of a rule's exception follows the activity in a stream without ranks.
 
     This traceback is from a rank that waited, so it does not show that the activity ended.
     """
@@ -176,7 +177,7 @@ def _before_steps(
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks with a match of this rule, including ranks that the watchdog's lines name."""
+    """Return the ranks on which this rule matched, including ranks that the watchdog's lines name."""
     finding = now.get(rule)
     if finding is None:
         return set()
@@ -186,7 +187,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def _named_in_messages(rule: str, run: Snapshot) -> set[int]:
-    """Return the ranks that the messages of a rule name as their own, in lines without a rank."""
+    """For lines without a rank that match a rule, return the ranks that the messages in these lines name."""
     matches = (
         match
         for (_, rank), stream in run.streams.items()
@@ -197,7 +198,7 @@ def _named_in_messages(rule: str, run: Snapshot) -> set[int]:
 
 
 def _awaits_main_process(rule: str, run: Snapshot) -> bool:
-    """Return whether an exception of a rule shows that its rank waited for the main process."""
+    """Return whether an exception that a rule matched shows that a rank waited for the main process."""
     raised = (
         seen.raised
         for stream in run.streams.values()
@@ -316,7 +317,7 @@ def first_timeout(rule: str, run: Snapshot) -> float | None:
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is at least one logging interval behind all other ranks' steps."""
+    """Return whether a rank's last step is at least one logging interval behind that of every other rank."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -346,7 +347,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times before `until` of a rank's stored messages and its last step."""
+    """Yield the times of a rank's stored messages and of its last step, if these times are before `until`."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _stored_lines(stream)):
             if (time := stream.when(line)) is not None and time < until:

@@ -1,4 +1,4 @@
-"""Select the primary cause among several findings by their role.
+"""Select the primary cause from several findings according to their roles.
 
 Causes take precedence over symptoms, symptoms over wrappers, and wrappers over notices. The selection does
 not depend on the order in which ranks were read, so a different interleaving of the same logs produces the
@@ -18,7 +18,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings from worst to mildest. Each finding is followed by the findings that it explains."""
+    """Sort findings from most to least harmful. Each finding is followed by the findings that it explains."""
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}
@@ -185,7 +185,7 @@ def _steps(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _same_place(finding: RuleFinding, other: RuleFinding) -> bool:
-    """Return whether two rules matched on the same line and therefore describe the same event."""
+    """Return whether two rules matched the same line and therefore describe the same event."""
     places = {(p.stream, p.position) for p in finding.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 

@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """For hosts with a steady and relevant offset, return the seconds by which their clocks are ahead."""
+    """For hosts with a steady and relevant clock offset, return the seconds by which each clock is ahead."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -68,7 +68,7 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
 
 
 def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
-    """Yield the events that can be compared between hosts: finished steps, and timeouts of collectives."""
+    """Yield the events that can be compared across hosts: finished steps, and timeouts of collectives."""
     counts: dict[str, int] = {}
     for key, stream in sorted(streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         host = hosts.get(key)
@@ -98,7 +98,7 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
 
 
 def without_outdated_times(streams: Streams) -> Streams:
-    """Return the streams, excluding failure times that were carried over from much earlier lines.
+    """Return the streams without the failure times that were carried over from much earlier lines.
 
     A rank that prints few lines advances together with the ranks that print the steps. Therefore, the time
     of a line without a timestamp is unknown if another rank of the same source printed steps after the last
@@ -118,7 +118,10 @@ def _most_steps(stream: StreamReading) -> tuple[int, bool, int]:
 
 
 def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. `leaders` are the two leading streams of its source."""
+    """Return a stream without outdated times.
+
+    `leaders` are the two streams of the same source that have the most steps.
+    """
     most = next((leader for leader in leaders if leader is not stream), None)
     if stream.timed or most is None:
         return stream
@@ -139,7 +142,7 @@ def _without_outdated(stream: StreamReading, leaders: Sequence[StreamReading]) -
 
 
 def _steps_after(timeline: Timeline | None, time: float) -> int:
-    """Return the number of steps that can be later than a time.
+    """Return the number of steps that might have been completed after a time.
 
     A step that has the last known time of its stream counts as later, because this time might have been
     carried over.

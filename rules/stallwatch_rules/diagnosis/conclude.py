@@ -217,7 +217,7 @@ def _launcher_killed(stream: StreamReading, clock: StepClock) -> bool:
 
 
 def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: int) -> bool:
-    """Return whether a finding is about the failure of a process. Other processes might have continued."""
+    """Return whether a finding concerns the process that crashed. Other processes might have continued."""
     return any(
         crash.is_at(hits.last.step, streams[key].when(hits.last.line), every)
         for key, hits in finding.hits.items()
@@ -225,7 +225,7 @@ def _is_of_crash(finding: RuleFinding, crash: Crash, streams: Streams, every: in
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds since the last step, measured by the log or by the agent, whichever is longer."""
+    """Return the seconds since the last step, according to the log or the agent, whichever is longer."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)
@@ -251,7 +251,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
-    """Return whether a user stopped the run. If many steps followed, the stop belongs to an earlier start."""
+    """Return whether a user stopped the run. A stop that many steps follow belongs to an earlier start."""
     interrupts = [finding for finding in found if finding.tagged("interrupt")]
     last = any(finding.followed < RECOVERED_BUT_DIED for finding in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

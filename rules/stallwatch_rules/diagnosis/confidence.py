@@ -1,4 +1,4 @@
-"""Calculate the confidence in a primary cause, from tables of values that can be calibrated.
+"""Calculate the confidence in a primary cause by using tables of values that can be calibrated.
 
 The values are rough frequencies. For example, about nine in ten verdicts with a confidence of 0.9 are
 expected to be right. Each value belongs to a named fact.

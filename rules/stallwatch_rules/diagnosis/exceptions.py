@@ -74,7 +74,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def timed_out(self) -> bool:
-        """True if the exception shows only that waiting for other ranks timed out or was stopped."""
+        """True if the exception shows only that a wait for other ranks timed out or was stopped."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
@@ -99,7 +99,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def is_of_main_program(self) -> bool:
-        """True if the exception describes a failure of the program itself, not of a process it depends on."""
+        """True if the exception describes a failure of the program itself, not of a process that it needs."""
         reports = self.timed_out or self.shows_teardown or self.lost_something
         reports = reports or bool(_EXIT_OF_CHILD.search(self.seen.raised.message))
         return self.seen.raised.setting == "main" and not reports
@@ -122,7 +122,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     @property
     def fatal(self) -> list[Unknown]:
-        """The exceptions that ended a part of the run or the run itself."""
+        """The exceptions that ended the run or a part of it."""
         return [exception for exception in self.unknown if exception.fatal]
 
     def starves(self, rule: str, followed: int, *, stalled: bool) -> bool:
@@ -138,9 +138,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         return any(exception.timed_out for exception in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return the exceptions with the fatal mark removed from all of them.
+        """Return the exceptions without their fatal marks.
 
-        If `only_interrupted` is true, only exceptions that were raised after an interrupt lose this mark.
+        If `only_interrupted` is true, only exceptions that were raised after an interrupt lose their marks.
         """
         unknown = [
             replace(exception, fatal=exception.fatal and only_interrupted and not exception.after_interrupt)
@@ -149,7 +149,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def with_crash(self, crash: Crash, every: int) -> Exceptions:
-        """Return the exceptions, with those that ended the process of `crash` marked as fatal.
+        """Return the exceptions. Those that ended the process of `crash` are marked as fatal.
 
         Other processes might have continued. `every` is the logging interval in steps.
         """
@@ -163,10 +163,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions, with the fatal mark removed from exceptions that another failure explains.
+        """Return the exceptions. Those that another failure explains are no longer marked as fatal.
 
         An exception can lose the mark only if it reports the end of another part of the program, such as a
-        peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
+        peer. It loses the mark if another exception explains it, or if `otherwise` is true. An exception in a
         tracker's thread, or in a thread that died after the main thread, does not explain other exceptions.
         """
         without_trackers = [exception for exception in self.fatal if not exception.of_tracker]
@@ -183,7 +183,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         )
 
     def of_helpers(self) -> Exceptions:
-        """Return the exceptions with only the last failure of a helper thread or process marked as fatal.
+        """Return the exceptions. Only the last failure of a helper thread or process is marked as fatal.
 
         The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
         is no such failure, the exceptions are returned unchanged.
@@ -309,7 +309,7 @@ def read_exceptions(
     complete: bool,
     stalled: bool = False,
 ) -> Exceptions:
-    """Return the exceptions of these streams. For each exception, determine whether it ended its program.
+    """Return the exceptions in these streams. For each exception, determine whether it ended its program.
 
     `matched` contains the findings of the streams. `died` is True if the run is known to have failed, and
     `complete` if it is known to have reached its end. `stalled` is True if it is known to have stalled.
@@ -401,7 +401,7 @@ def read_exceptions(
 
 
 def _is_beside(seen: CountedException) -> bool:
-    """Return whether an exception ended only threads or helper processes that run the user's code.
+    """Return whether an exception ended only threads or helper processes, which ran the user's code.
 
     Threads of libraries, such as a background upload or conversion, do not prepare batches.
     """
@@ -414,7 +414,7 @@ def _is_beside(seen: CountedException) -> bool:
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in the output of a program that started after another program failed."""
+    """Yield the rules that matched only in output of a program that started after another program failed."""
     failed = [
         exception
         for exception in unknown
@@ -448,8 +448,8 @@ def _ended(
 ) -> bool:
     """Return whether an exception ended its process or thread.
 
-    `with_steps` contains sources with steps. `starving` is True if the exception ended a thread or helper
-    process of a run that stalled.
+    `with_steps` contains the sources that show steps. `starving` is True if the exception ended a thread or
+    helper process of a run that stalled.
     """
     stream, last = streams[key], seen.last
     of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
@@ -524,7 +524,7 @@ _INTERRUPT = "KeyboardInterrupt"
 
 
 def _interrupt_lines(streams: Streams, rules: Collection[str]) -> list[Line]:
-    """Return the lines, of any rank, that show that a user stopped the run."""
+    """Return the lines, from any rank, that show that a user stopped the run."""
     tables = (stream.exceptions_now().seen.values() for stream in streams.values())
     raised = [seen.raised.line for table in tables for seen in table if seen.raised.exception == _INTERRUPT]
     matched = [

@@ -1,4 +1,4 @@
-"""Determine how ranks ended, and which rank ended first, from the exit codes that launchers report.
+"""From the exit codes that launchers report, determine how ranks ended and which rank ended first.
 
 A rank that loses a connection reports the loss immediately. The launcher reports the failed process only
 after it has ended all other processes. Therefore, neither the order of these lines nor their times show which
@@ -58,7 +58,7 @@ def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
 
 
 def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
-    """Return whether the launcher was asked to end, or something else, such as a scheduler, ended the run."""
+    """Return whether the launcher was asked to exit or something else, such as a scheduler, ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
     return signaled or any(
@@ -127,7 +127,7 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules of other ranks' reports about lost peers, and the rules that these rules explain.
+    """Return the rules for other ranks' reports about lost peers, and the rules that these rules explain.
 
     Reports of the ranks in `own` do not count.
     """
@@ -154,7 +154,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
-    """Return the note for a command that failed on its own, without a launcher, a signal, or an exception."""
+    """If a command failed and no launcher, signal, or exception was involved, return a note about it."""
     ending = run.context.ending
     launched = any(stream.summary.codes or stream.summary.spawned for stream in run.streams.values())
     if ending is None or ending.kind != "failed" or launched or now.exceptions.any:

@@ -1,4 +1,4 @@
-"""Combine the matches of each rule in all streams into one finding.
+"""For each rule, combine the matches from all streams into one finding.
 
 The combination uses only facts that do not depend on the interleaving of ranks: the order within a stream,
 and the timestamps in the lines themselves.
@@ -78,7 +78,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def shows_teardown(self) -> bool:
-        """True if all matches are in the output of processes during teardown."""
+        """True if all matches are in output that processes printed during teardown."""
         return bool(self.hits) and all(hits.teardown == hits.count for hits in self.hits.values())
 
     @property
@@ -128,7 +128,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def _survived(self) -> bool:
-        """True if training continued after the first match until a later match."""
+        """True if training continued between the first match and a later match."""
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
@@ -160,7 +160,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that this finding explains, according to its page or to the facts of this run."""
+        """The rules that this finding explains, according to its page or the facts of this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
@@ -186,7 +186,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the position of the match in a long line, so that a report can show the part around it."""
+        """Return the position of the match in a long line, so that a report can show the text around it."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
@@ -315,8 +315,9 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     `advances` is the number of steps that the stream shows before the line. The order of lines in one
     stream is certain, but their times are not, because the loggers of one process can print local time,
     UTC, or no date. Therefore, if the line's time is earlier than the time of a step before the line, only
-    the order counts. After a restart of all workers, the run's steps count for every rank. Steps in the bar
-    that a dead program drew once more do not count, because the program completed them before its exception.
+    the order counts. After a restart of all workers, the run's steps count for every rank. If a failed
+    program draws its progress bar once more, the steps in the bar do not count, because the program completed
+    them before its exception.
     """
     steps = _steps_printed_after(stream, line, advances, clock)
     return 0 if steps in stream.redraws.values() else steps

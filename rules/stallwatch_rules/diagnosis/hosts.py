@@ -35,7 +35,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return known or (self.order.host(rank) if self.order is not None else "")
 
     def of(self, ranks: Iterable[int]) -> list[str]:
-        """Return the hosts of these ranks, each host once, in natural order."""
+        """Return the hosts of these ranks in natural order. Each host appears once."""
         return sorted({host for rank in ranks if (host := self.host(rank))}, key=natural_order)
 
     def whole(self, ranks: Collection[int]) -> bool:

@@ -24,9 +24,9 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 def notes_of(
     diagnosis: Diagnosis, run: Snapshot, now: Assessment, other_runs: Text, held_up: Uneven | None
 ) -> list[Text]:
-    """Return the notes, the most useful note first. Store in the diagnosis which ranks are behind.
+    """Return the notes, most useful first. Also store in the diagnosis which ranks are behind.
 
-    `other_runs` is the note about files of different runs, if any. `held_up` contains the ranks that the
+    `other_runs` is the note about files from different runs, if any. `held_up` contains the ranks that the
     primary cause names because they hold up a stalled run.
     """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context

@@ -57,7 +57,7 @@ def is_end(finding: RuleFinding) -> bool:
 
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Point a stall's finding to the last line of the few ranks that printed a different last line."""
+    """Point a stall's finding to the last line of the few ranks whose last line differs."""
     words = differing_last_line(streams)
     if words is None:
         return finding

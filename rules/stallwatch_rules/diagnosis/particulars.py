@@ -157,7 +157,7 @@ def _evidence(
 
 
 def _quoted_lines(finding: RuleFinding, line: Line, run: Snapshot) -> list[str]:
-    """Return stored lines of the same source that the page quotes, because they contain the reason."""
+    """Return the stored lines from the same source that the page quotes, because they contain the reason."""
     if not finding.page.quotes:
         return []
     streams = [stream for (source, _), stream in run.streams.items() if source == line.source][:MAX_READ]
@@ -177,7 +177,7 @@ def _stored_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
 
 
 def environment_of(run: Snapshot) -> dict[str, str]:
-    """Return the versions of libraries that the run's streams name."""
+    """Return the library versions that the run's streams contain."""
     return agreed(stream.versions for stream in run.streams.values())
 
 
@@ -202,7 +202,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _with_odd_ranks(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
-    """Name, in the primary cause, the ranks that waited in a different collective than most ranks."""
+    """In the primary cause, name the ranks that waited in a different collective than most ranks."""
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, run.hosts), odd.ranks, run.streams, rules)
 
@@ -224,7 +224,10 @@ def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: 
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """If `kubectl describe` shows exactly one container memory limit, add the limit to the primary cause."""
+    """Describe the primary cause as the end of a container that exceeded its memory limit.
+
+    If `kubectl describe` shows exactly one limit, add the limit to the primary cause.
+    """
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -256,7 +259,7 @@ def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Pr
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Add to the primary cause the call, as printed by faulthandler, in which compiled code crashed."""
+    """Add the call in which compiled code crashed, as faulthandler printed it, to the primary cause."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -326,7 +329,7 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """If all ranks of hosts are absent or no absent rank has a log, return advice that names the hosts."""
+    """If whole hosts are absent, or if no absent rank has a log, return advice that names the hosts."""
     hosts = run.hosts.of(absent)
     logged = any(rank in run.hosts.of_ranks for rank in absent)
     if not hosts or (logged and not run.hosts.whole(absent)):
@@ -336,7 +339,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _with_remote_rank(primary: Primary) -> Primary:
-    """If HCCL knew the remote rank that the message names, add the rank to the fixes of the primary cause."""
+    """If the message from HCCL names a known remote rank, add the rank to the fixes of the primary cause."""
     number = primary.captures.get("remote_rank", "")
     if not number.isdigit() or number == UNKNOWN_RANK:
         return primary
@@ -361,7 +364,7 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank, if known, for which other ranks waited in a collective.
+    """If it is known for which rank the others waited in a collective, point the primary cause to that rank.
 
     The ranks that print a timeout reached the collective. To find the reason, a user must inspect the last
     step and the last lines of the missing rank.

@@ -30,7 +30,7 @@ _ATTEMPT = lazy(r"(?:^|[/\\!])attempt_(\d{1,4})[/\\]")
 
 
 def restarts_of(streams: Streams) -> list[Restart]:
-    """Return the restarts of workers in all logs, in the order of their lines.
+    """Return the restarts of workers from all logs, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
     logs the failed worker as an error. If the log has no line about a restart, the steps show the restart. In
@@ -57,7 +57,7 @@ def restarts_of(streams: Streams) -> list[Restart]:
 
 
 def _attempts(streams: Streams) -> list[Restart]:
-    """Return a restart at the end of each log of an earlier attempt, according to the names of the logs.
+    """For each log whose path shows that it is from an earlier attempt, return a restart at its end.
 
     torchrun writes the logs of each attempt to a folder with the attempt's number (torch 2.13,
     `distributed/elastic/multiprocessing/api.py`): ``RUN_ID/attempt_0/3/stderr.log``.
@@ -141,7 +141,7 @@ def _same(restart: Restart | None, last: Restart) -> bool:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line with the reason for the last restart, preferably from a cause, or an empty string."""
+    """Return the line that shows why the last restart occurred, or an empty string. Causes have priority."""
     found: list[tuple[str, Line]] = []
     for finding in now.found:
         if finding.role in ("cause", "symptom"):

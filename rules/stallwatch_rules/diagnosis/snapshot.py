@@ -1,4 +1,4 @@
-"""Define the inputs of the assessors: the facts of a run, which never change, and the assessment so far."""
+"""Define the inputs for the assessors: the facts of a run, which never change, and the assessment so far."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0 or continues (``None`` if none did)."""
+        """The process, if any, that failed although the command returned 0 or continues."""
         return self.ending.crash if self.ending is not None else self.failed_program
 
 
@@ -78,7 +78,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank. An unread rank has the last step of the rank with the same lines."""
+        """The last step of each rank.
+
+        A rank whose log was not read has the last step of the rank whose log contains the same lines.
+        """
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]

@@ -106,7 +106,7 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
 
 def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams in which unrelated code raised all exceptions."""
+    """Return the finding without the streams in which all exceptions are from unrelated code."""
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()

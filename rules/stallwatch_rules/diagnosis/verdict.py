@@ -83,7 +83,7 @@ def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verd
 
 
 def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who or what stopped a run from outside, or ``None`` if the primary cause does not show it."""
+    """Return who or what stopped a run from outside, or ``None`` if the primary cause does not show this."""
     for tag, by in _STOPPED_BY.items():
         if chosen.tagged(tag):
             return by

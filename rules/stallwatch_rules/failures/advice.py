@@ -19,7 +19,7 @@ LONGEST = 80  #: maximum length, in characters, of a part of the message that th
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """An entry of the table in ``advice.json``: a kind of exception and the advice for it."""
+    """An entry in ``advice.json``: a kind of exception and the advice for it."""
 
     id: str
     exceptions: str  #: regular expression for the exception's name without its modules

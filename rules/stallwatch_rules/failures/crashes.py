@@ -1,4 +1,4 @@
-"""Read failures that have no Python traceback, such as C++ exceptions, fatal signals, and error files.
+"""Read failures without a Python traceback, such as C++ exceptions, fatal signals, and error-file entries.
 
 A ``CrashReader`` reads the lines of one source and rank in order. The ``TracebackReader`` reads the same
 lines.
@@ -147,7 +147,7 @@ class CrashReader:
     def feed(
         self, line: Line, rules: Collection[str], mark: LinePosition, *, in_message: bool = False
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it.
+        """Read the next line. `rules` contains the rules that matched this line.
 
         If an earlier crash ended before this line, return that crash.
 
@@ -213,7 +213,7 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: ExceptionChain, text: str) -> bool:
-        """Add the stack frame in a line to the crash. The innermost frame comes last.
+        """Add the stack frame that a line shows to the crash. The innermost frame comes last.
 
         Keep only the frames of the first thread. Return False if the line does not contain a frame.
         """

@@ -1,4 +1,4 @@
-"""Classify the output that follows the message of a failed start.
+"""Classify the output that follows the message about a failed start.
 
 A failed start might print no traceback, but only a message from a shell or a launcher, or a usage message.
 However, scripts also call tools that are not installed on the machine, and continue without them. The

@@ -49,7 +49,7 @@ class WatchdogPosition(msgspec.Struct):
 
 
 class FlightData:
-    """A reader of the NCCL watchdog's lines in one stream."""
+    """A reader for the lines from the NCCL watchdog in one stream."""
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: positions keyed by process group and rank
@@ -81,7 +81,7 @@ class FlightData:
 
 
 def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], WatchdogPosition]:
-    """Combine the watchdog positions from all streams. The keys are the process group and the rank."""
+    """Combine the watchdog positions from all streams, keyed by process group and rank."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 

@@ -1,4 +1,4 @@
-"""From the output of a log and the files in its tracebacks, detect which framework printed the log.
+"""From the text of a log and the files in its tracebacks, detect which framework printed the log.
 
 ``frameworks.json`` lists the frameworks. A file path identifies a framework only if it occurs in a traceback,
 because a framework that is only imported can also print warnings. The path must also belong to an installed

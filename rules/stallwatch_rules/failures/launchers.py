@@ -1,4 +1,4 @@
-"""Read launchers' reports about failed ranks and the memory limits of OOM-killed containers."""
+"""Read launchers' reports about failed ranks, and read the memory limits of OOM-killed containers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """A reader of the failure reports that torchrun, Open MPI, and the DeepSpeed launcher print."""
+    """A reader for the failure reports that torchrun, Open MPI, and the DeepSpeed launcher print."""
 
     codes: dict[int, int | None] = {}  #: exit code of each failed rank
     exit_lines: dict[int, Line] = {}  #: line with the exit code of each failed rank
@@ -166,7 +166,7 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step, and line of each process that exited without an error while other processes continued.
+        """The rank, step, and line of each process that exited without an error while others continued.
 
         The rank is ``None`` if the launcher might have started processes on several nodes.
         """

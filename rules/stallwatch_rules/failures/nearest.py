@@ -42,7 +42,7 @@ _PYTHON = 0.4  # weight of a word that occurs in messages from Python
 
 @dataclass(frozen=True)
 class _Text:
-    """The words of a text, in lowercase and separated by spaces, and the whole text in lowercase."""
+    """Lowercase text in two forms: its words, separated by spaces, and the whole text."""
 
     words: str
     text: str
@@ -123,7 +123,7 @@ _made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
-    """Return the distinctive words of texts in lowercase. Identifiers are split into words."""
+    """Return the distinctive words in `texts` in lowercase. Identifiers are split into words."""
     return [word for word in _all_words(*texts) if word not in COMMON]
 
 
@@ -133,7 +133,7 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Return the features for the comparison of texts: words, pairs of words, and whole identifiers.
+    """Return the features by which texts are compared: words, pairs of words, and whole identifiers.
 
     A space separates the two words of a pair. An identifier starts with ``#``.
     """

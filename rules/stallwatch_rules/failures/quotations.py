@@ -1,6 +1,6 @@
-"""Find the texts that an informational line only quotes, such as model output.
+"""Find the text that an informational line only quotes, such as model output.
 
-An error in such a text did not occur in the run: ``INFO sample 5: 'RuntimeError: CUDA out of memory'``.
+An error in such text did not occur in the run: ``INFO sample 5: 'RuntimeError: CUDA out of memory'``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPORTED = lazy(r"(?i)\b(?:rais|caught|died|exit|terminat|stop|reason|cause|sta
 
 
 def quoted_spans(text: str) -> Sequence[tuple[int, int]]:
-    """Return the positions of the texts that a line of level INFO or DEBUG quotes as data.
+    """Return the positions of the text that a line of level INFO or DEBUG quotes as data.
 
     If the line mentions a failure before its first quotation, the quotation might be that failure. In this
     case, no positions are returned.

@@ -183,7 +183,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return an exception's setting from the line before its traceback, or else from its outermost frames."""
+    """Determine an exception's setting from the line before its traceback or from its outermost frames."""
     # The first frame of a spawned process is in "<string>".
     for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
@@ -456,7 +456,7 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge equal exceptions of several ranks into one record and sort the records by time."""
+    """Merge equal exceptions from several ranks into one record and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
     for counted in seen:
         groups.setdefault(_kind_key(counted.raised), []).append(counted)
@@ -482,7 +482,7 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 
 def _failing_code(raised: ExceptionChain) -> str:
-    """If the line of code that raised an exception without a message adds information, return the line.
+    """For an exception without a message, return the line of code that raised it if the line is informative.
 
     A ``raise`` statement only repeats the exception. A box shows other lines of code first.
     """

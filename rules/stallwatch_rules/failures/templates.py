@@ -204,7 +204,7 @@ def states_error(text: str) -> bool:
 
 
 def states_level(text: str) -> bool:
-    """Return whether a text begins with a logger's prefix that contains a level."""
+    """Return whether `text` begins with a logger's prefix that contains a level."""
     return _stated_level(text) is not None
 
 

@@ -111,7 +111,7 @@ HANDLED = 1  #: maximum number of lines between a message about a handled except
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
 # The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message can
-# differ only in this statement: an assertion, an assignment, or a returned call. In a box, rich marks the
+# differ only in this statement: an assertion, an assignment, or a returned call. In a box, Rich marks the
 # statement's line with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
@@ -182,7 +182,7 @@ def without_prefix(prefix: str, text: str) -> str:
 
 
 def _reported_by(raised: ExceptionChain) -> ExceptionChain:
-    """Return the exception that an exception hook failed to report, if `raised` is the exception of a hook.
+    """If `raised` is from a failed exception hook, return the exception that the hook was called to report.
 
     Python prints the exception that ended the program below the exception of the hook. If the log ends
     before that, nothing is known about the exception that ended the program.
@@ -231,11 +231,11 @@ class _Open(msgspec.Struct):
     rank: int | None = None  #: the rank whose traceback a launcher's summary quotes
     #: True if the previous exception reports only the exception of this traceback, which was raised first.
     quoted: bool = False
-    #: Indentation of the traceback's lines, or the column at which the box of the rich log handler begins.
+    #: Indentation of the traceback's lines, or the column at which the box of the Rich log handler begins.
     column: int = 0
 
     def unwrapped(self, text: str) -> str:
-        """Return a line without the traceback's logger prefix and without a box around the line."""
+        """Remove the traceback's logger prefix and any surrounding box from a line."""
         text = without_prefix(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
@@ -289,7 +289,7 @@ class TracebackReader:
 
     @property
     def teardown(self) -> bool:
-        """True if the last line was printed while a process ended."""
+        """True if the last line was printed during the teardown of a process."""
         if self._open is not None:
             return self._open.introduced in ("ignored", "handled", "hook") and self._open.adjoining
         raised = self._raised
@@ -321,7 +321,7 @@ class TracebackReader:
         mark: LinePosition = _START,
         failed: int | None = None,
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it.
+        """Read the next line. `rules` contains the rules that matched this line.
 
         `failed` is the rank that a launcher's summary describes, if the line is part of a summary. If an
         earlier chain ended before this line, return that chain.
@@ -353,7 +353,7 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether the text, as the next line, is quoted source code rather than a message.
+        """Return whether `text`, if it is the next line, is quoted source code rather than a message.
 
         Examples are ``raise RuntimeError("CUDA out of memory")`` after a frame, and a variable's value in a
         box.

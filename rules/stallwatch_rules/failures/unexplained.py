@@ -1,4 +1,4 @@
-"""Find hints for a run whose cause no rule describes: similar rule pages, and new lines.
+"""Find hints for a run whose problem no rule describes: similar rule pages, and new lines.
 
 New lines occur neither in the healthy part of the run nor in a healthy run that the user provides. Lines are
 compared without their digits, identifiers, and paths. If Drain3 is installed, it also merges lines that
@@ -114,7 +114,7 @@ class _Group:
 
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
-    """Return the new lines of a run. The most significant line comes first.
+    """Return the new lines in a run's logs. The most significant line comes first.
 
     New lines do not occur in `baseline`. If no baseline is given, they do not occur in the healthy part of
     the run.
@@ -144,7 +144,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return the line number of the first step, for each source that has enough steps.
+    """For each source that has enough steps, return the line number of the first step.
 
     Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.

@@ -1,4 +1,4 @@
-"""Use pure functions to assess the impact of findings on a run by its progress. Each file has one subject.
+"""Assess the impact of findings, based on a run's progress. Each file has pure functions on one subject.
 
 The same message can be harmless or fatal. For example, a trace-cache message is harmless while steps
 advance, degrading if steps become slower as the message becomes more frequent, and fatal if no step

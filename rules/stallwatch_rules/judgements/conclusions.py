@@ -1,4 +1,4 @@
-"""Name the rules that are inferred from the facts of a run, because no single line shows them.
+"""Name the rules whose findings are inferred from the facts of a run, because no line shows them.
 
 The page of such a rule has no patterns, or patterns that match in only some runs. The ``requires`` key of
 such a page contains words that the log must contain. For example, a conclusion about a mixture-of-experts

@@ -1,4 +1,4 @@
-"""Define the facts and results of assessments, and assess failures after which training continued."""
+"""Define the inputs and results of assessments, and assess failures after which training continued."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def waited(self) -> float:
-        """Seconds without a step, for the report of a stall.
+        """The number of seconds without a step, for the report of a stall.
 
         A live watcher can count more seconds than the log shows. Therefore, the result for a stalled run
         is at least the threshold.
@@ -117,7 +117,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def is_accompanied(trace: Trace, other: Trace) -> bool:
-    """Return whether the other rule matched at the step of every match of a rule, or at the next step.
+    """Return whether, for every match of a rule, the other rule matched in the same step or an adjacent step.
 
     The two rules can match in different lines of a step, before or after the line with the step number.
     """
@@ -133,7 +133,7 @@ def is_accompanied(trace: Trace, other: Trace) -> bool:
 def judge_recovery(
     followed: int, still_there: bool, facts: RunFacts, count: int = 1, *, survived_before: bool = False
 ) -> Judgement | None:
-    """Assess a failure after which training continued, by the number of steps after its last match.
+    """Assess a failure after which training continued, based on the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step, or if it
     survived earlier matches (`survived_before`). In other cases, one step is weak evidence, because a program

@@ -1,4 +1,4 @@
-"""From the printed values, assess losses that jump, diverge, or freeze, and gradients that are zero.
+"""Based on printed values, assess losses that jump, diverge, or freeze, and gradients that are zero.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
 loss can have any value. Single values of a noisy run are not significant. A value must differ clearly from
@@ -143,7 +143,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:
-    """Assess a loss that jumped among its last points, even if it is falling again."""
+    """Assess a loss that jumped at one of its last points, even if it is falling again."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
@@ -204,7 +204,7 @@ def judge_frozen(
     zero_is_odd: bool = False,
     overflowed: bool = False,
 ) -> Judgement | None:
-    """Assess a loss that has the same value many times, or that is no longer printed while steps continue.
+    """Assess a loss that repeats the same value many times, or that is no longer printed as steps continue.
 
     `unlogged` is the number of training steps since a loss was printed. `bar` is True if a progress bar
     prints the loss, because a bar repeats the last value. `zero_is_odd` is True if numbers are printed at

@@ -25,7 +25,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Assess overflows in fp16 training by their number and by the steps at which they occurred."""
+    """Assess overflows in fp16 training, based on their number and the steps at which they occurred."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     if scale.good is not None:

@@ -1,4 +1,4 @@
-"""Detect consecutive losses that are NaN or infinite, reported by ranks or by lines of the log."""
+"""Detect consecutive NaN or infinite losses that ranks report or that the log contains."""
 
 from __future__ import annotations
 

@@ -210,11 +210,11 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return the approximate number of independent values in the estimate of the noise."""
+        """Return the approximate number of independent values on which the estimate of the noise is based."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """Return an upper limit for the correlation of successive steps."""
+        """Return an upper bound on the correlation between successive steps."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
@@ -265,7 +265,7 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """A detector of a host that delays other hosts. It accepts the steps of all ranks in any order."""
+    """A detector for a host that delays other hosts. It accepts the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
         """Set the minimum cost of a slow host, as a share of the throughput and in seconds per step."""
@@ -327,7 +327,7 @@ class SlowHosts:
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks that no longer participate, because their last step is far from this step."""
+        """Remove ranks whose last step is far from this step, because these ranks no longer participate."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:

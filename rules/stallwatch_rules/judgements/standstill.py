@@ -1,4 +1,4 @@
-"""Assess runs that stopped without an error: in an evaluation, in collectives, or because a rank ended."""
+"""Assess runs that stopped without an error: in an evaluation, in a collective, or after a rank ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum time without a step, in seconds, that is normal before a
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run in which an evaluation stalls: no step has been completed since the evaluation began."""
+    """Assess a run that stalls in an evaluation: no step has been completed since the evaluation began."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:

@@ -83,7 +83,7 @@ def stay_slow(paces: Sequence[float]) -> bool:
 
 
 def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield the score and length of each window of final steps that are slower than chance explains."""
+    """Yield the score and length of each window of final steps that is slower than chance explains."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -173,7 +173,7 @@ def have_more_work(rates: Sequence[float], paces: Sequence[float], steps: int, *
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the first index from which all later paces are clearly above the former pace `usual`.
+    """Return the first index from which all paces are clearly above the former pace `usual`.
 
     The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
@@ -187,7 +187,7 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 
 
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
-    """Return the pace before and the pace after a slight slowdown of even steps, and the slow-step count.
+    """Return the paces before and after a slight slowdown of even steps, and the number of slow steps.
 
     In synchronous training, all steps are as even as the steps of the slowest rank. If steps varied by two
     percent, a permanent rise of five percent means that one GPU is slower. Return ``None`` if the steps are
@@ -258,7 +258,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess falling numbers of tokens per second in logs that do not contain step times."""
+    """Assess a falling throughput, in tokens per second, in logs that do not contain step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None

@@ -14,7 +14,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Assess ZeRO-3 messages about an invalidated trace cache by the steps around the messages."""
+    """Assess ZeRO-3 messages about an invalidated trace cache, based on the steps around the messages."""
     if facts.is_stalled:
         # Such messages do not make a rank wait. At most, they slowed the run down before the stall.
         if facts.missed:
@@ -59,7 +59,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
 
 
 def became_more_frequent(trace: Trace) -> bool:
-    """Return whether the matches became clearly more frequent until the steps ended."""
+    """Return whether the matches became clearly more frequent toward the last steps."""
     before, now = _first_and_last(trace)
     return now > 1.5 * before and now >= _OFTEN
 
@@ -114,7 +114,7 @@ def _advancing(trace: Trace) -> Message:
 
 
 def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:
-    """Return the median seconds of steps with and without a match, and the number of steps of each kind."""
+    """Return the median step times in seconds with and without a match, and the numbers of such steps."""
     paced = [(interval.pace, hits) for interval, hits in trace.intervals[1:] if interval.pace]
     with_match = [pace for pace, hits in paced if hits]
     without = [pace for pace, hits in paced if not hits]

@@ -20,7 +20,7 @@ def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the diagnosis without secrets, control characters, and NaN."""
+    """Return the diagnosis without secrets, control characters, or NaN."""
     return convert(cleaned(diagnosis), Diagnosis)
 
 
@@ -39,7 +39,7 @@ def job_paths(job: JobSummary) -> dict[str, Any]:
 
 
 def clean_path(path: str) -> str:
-    """Return a path with its secrets masked. The user's name remains, so readers recognize the path."""
+    """Return a path with its secrets masked. The user's name remains, so that readers recognize the path."""
     return without_controls(redact(path, homes=False))
 
 

@@ -44,7 +44,7 @@ def to_json(
 
 
 def schema_1_verdict(diagnosis: Diagnosis | JobSummary) -> str:
-    """Return the verdict as version 0.1 named it. A run that the system stopped is ``failed``."""
+    """Return the name that version 0.1 used for the verdict. A run that the system stopped is ``failed``."""
     if diagnosis.verdict not in _HEALTHY:
         return diagnosis.verdict
     return "failed" if diagnosis.in_trouble else "healthy"
@@ -99,7 +99,7 @@ def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _text(text: Text, language: str) -> dict[str, Any] | None:
-    """Return a text with the ID and the parameters of its message. A line of a log has no ID."""
+    """Return text with the ID and the parameters of its message. A line from a log has no ID."""
     if not text:
         return None
     words = render(text, language)

@@ -38,7 +38,7 @@ MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
 def word(key: str, language: str = "en", **params: str | int | float | Message) -> str:
-    """Return the text for a key of the reports."""
+    """Return the report text for a key."""
     return say(f"report.{key}", language, **params)
 
 
@@ -319,7 +319,7 @@ def primary_note(diagnosis: Diagnosis) -> Text:
 
 
 class Shown(NamedTuple):
-    """A diagnosis that was prepared for a report: without secrets, and with texts in one language."""
+    """A diagnosis prepared for a report: secrets are removed, and all text is in one language."""
 
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str

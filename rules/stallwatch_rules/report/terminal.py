@@ -1,6 +1,6 @@
 """Write the report for a terminal: it starts with the verdict and is readable at 80 columns without color.
 
-Log text is shown as literal text, never interpreted as rich markup.
+Log text is shown as literal text, never interpreted as Rich markup.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _print(shown: RenderableType, console: Console) -> None:
 
 
 def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
-    """Return the report as a renderable for rich."""
+    """Return the report as a Rich renderable."""
     shown = phrases.shown(diagnosis, language)
     words = shown.diagnosis
     color = _COLORS.get(words.verdict)
@@ -148,7 +148,7 @@ def _primary(
 def _numbered(number: int, text: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
-    grid.add_column(overflow="fold")  # by default, rich truncates a word that is longer than the line
+    grid.add_column(overflow="fold")  # by default, Rich truncates a word that is longer than the line
     grid.add_row(Text(f"{number}."), Text(text))
     return grid
 

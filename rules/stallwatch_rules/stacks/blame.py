@@ -148,7 +148,7 @@ def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: boo
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Blame ranks in a collective that wait for no other rank, while other ranks wait for them."""
+    """Blame ranks that are in a collective and wait for no other rank while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -186,7 +186,7 @@ def _is_due(run: Run, late: set[int]) -> bool:
 
 
 def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
-    """Blame the ranks of cycles that contradict the largest number of other ranks."""
+    """Among the ranks in cycles, blame those that contradict the largest number of other ranks."""
     if odd := _called_differently(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]

@@ -101,7 +101,7 @@ def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """If the run stalls without a message, return the diagnosis with different advice."""
+    """If the run stalls without a message, return the diagnosis with `advice` instead of its own advice."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -148,7 +148,7 @@ def _with_message(primary: Primary, look: Message) -> Primary:
 
 
 def _without_guesses(finding: Finding, stacks: StallStacks) -> Finding:
-    """Remove the sentences on the cause that are based on the log, because the stacks show the cause."""
+    """Remove the sentences about the cause that are based on the log, because the stacks show the cause."""
     if finding.rule != SILENT_HANG:
         return finding
     note = without_sentence(finding.note, "diagnosis.nothing-says-why")

@@ -1,4 +1,4 @@
-"""Read a dump of the torch flight recorder.
+"""Read a dump from the torch flight recorder.
 
 A dump shows the position of a rank in its process groups and the pending collective.
 

@@ -1,4 +1,4 @@
-"""Group the ranks of a stalled run by state and mark the ranks with a deviating state (the odd ranks)."""
+"""Group the ranks of a stalled run by state and mark the ranks whose state deviates (the odd ranks)."""
 
 from __future__ import annotations
 
@@ -110,14 +110,17 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
 
 
 def _files(part: StallStacks, ranks: Iterable[int]) -> Iterable[tuple[str, str]]:
-    """Return the files with the stacks of a host, as in `StallStacks.files`. One agent wrote each file."""
+    """Return the files with a host's stacks, in the form of the items of `StallStacks.files`.
+
+    Each file is from one agent.
+    """
     if part.file and part.folder:
         return [(spans_of(sorted(ranks)), f"{part.folder}/{part.file}")]
     return part.files.items()
 
 
 def of_odd_ranks(stacks: StallStacks) -> StallStacks:
-    """Return the stacks with the process IDs and files of only the odd ranks, to keep the record small."""
+    """Return the stacks with process IDs and files for only the odd ranks, to keep the record small."""
     odd = frozenset(stacks.odd[:_MOST_PROCESSES])
     return replace(
         stacks,

@@ -110,8 +110,8 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     factor: float = 3.0
     rollout: float = 7200.0  #: allowed duration of the first generation
     rhythm_known: bool = True  #: True if enough steps have been observed to estimate the duration of a step
-    longest: float | None = None  #: longest period without a sign of life in this phase that ended by itself
-    sites: Mapping[str, float] = {}  #: call site → longest period without a sign of life that ended by itself
+    longest: float | None = None  #: longest quiet period in this phase that ended by itself
+    sites: Mapping[str, float] = {}  #: call site → longest quiet period that ended by itself
     repeating: bool = False  #: True if the log repeats a message that it did not repeat while steps advanced
     suspended: bool = False  #: True if the whole command is stopped or frozen
     #: True if the training is complete only according to a counter that reached its total. The counter might
@@ -134,7 +134,7 @@ class HostView(msgspec.Struct, frozen=True):
 
 
 def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
-    """Decide about a quiet period of one host.
+    """Return the decision about a quiet period on one host.
 
     `snapshots` contains the newest snapshots since the period began, in the order of their times.
 
@@ -178,7 +178,7 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Decide about a quiet period of a run from its hosts' decisions.
+    """Combine the decisions of a run's hosts into one decision about a quiet period of the run.
 
     Return ``None`` if these decisions are inconclusive.
 

@@ -1,4 +1,4 @@
-"""Determine, from a rank's stack, its operation and the line of user code that called the operation."""
+"""From a rank's stack, determine its operation and the line of user code that called the operation."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`, or the wait that torch recorded if the frames are inconclusive.
+    """Return `found`. If the frames are inconclusive, return the wait that torch recorded instead.
 
     Frames are inconclusive in compiled code, for example.
     """

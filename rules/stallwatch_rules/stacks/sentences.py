@@ -113,7 +113,7 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``, or "" if nothing is known.
+    """Return text such as ``rank 1 holds up the run at train.py:30 in main``, or "" if nothing is known.
 
     The text also states why the ranks wait, if this is known.
     """
@@ -163,7 +163,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blame_of_hosts(stacks: StallStacks) -> Text:
-    """Return a text for a run on several hosts in which no single rank can be blamed."""
+    """Return the text for a run on several hosts in which no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))

@@ -23,7 +23,7 @@ def spans_of(ranks: Iterable[int]) -> str:
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
-    """Return the ranks in a text such as ``0-2,16``.
+    """Return the ranks that text such as ``0-2,16`` lists.
 
     The result is empty if the text is malformed or contains more than ``MOST_RANKS`` ranks.
     """

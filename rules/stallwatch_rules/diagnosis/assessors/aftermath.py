@@ -54,7 +54,7 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings that are consequences of a failure into symptoms.
+    """Reclassify findings that are consequences of a failure as symptoms.
 
     Examples are the cancellation of a Slurm step after one of its tasks failed, a failed rendezvous after a
     node died or a launcher restarted its workers, and a segmentation fault during a process's teardown. A
@@ -107,7 +107,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Iterator[RuleFinding]:
-    """Yield the failures that came before the symptom `late`, with `late` as their consequence.
+    """Yield the failures that came before the symptom `late`, each with `late` as a consequence.
 
     Findings about a lost peer are excluded, because the peer can be the process whose death `late` reports.
     """
@@ -117,7 +117,7 @@ def _with_consequence(failures: Iterable[RuleFinding], late: RuleFinding) -> Ite
 
 
 def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
-    """Return whether a launcher reported `late` in lines without a rank that follow the lines of a finding.
+    """Return whether a launcher reported `late` after the lines of a finding, in lines that name no rank.
 
     The lines of several ranks can be out of order in a log, but a launcher reports the end of a process after
     the process has printed its last lines.
@@ -132,7 +132,7 @@ def _is_above(finding: RuleFinding, late: RuleFinding) -> bool:
 
 
 def _each_is_below(late: RuleFinding, lines: Sequence[Line]) -> bool:
-    """Return whether a finding's first match in each stream comes after one of `lines` in the same file."""
+    """Return whether, in each stream, `late` first matched after one of `lines` in the same file."""
     firsts = [hits.first.line for hits in late.hits.values()]
     return all(any(line.source == at.source and line.number < at.number for line in lines) for at in firsts)
 
@@ -174,7 +174,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """If the other ranks report only a lost peer, identify the rank that ended first as the cause.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
-    inspect the rank that aborted, or the rank that ended with an exit status and without a message.
+    inspect the rank that aborted, or the rank that ended with an exit status but printed no message.
 
     Example: if rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` for rank 3, the abort of rank
     3 is the cause.
@@ -228,12 +228,12 @@ def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
 
 
 def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Reduce the harm of an abort that occurred during teardown, after the last step of a run.
+    """If an abort occurred during teardown, after the last step of a run, mark it as less harmful.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
-    its helpers after the training, its shell reports which signal ended them. A complete progress bar that
-    shows no loss does not show that the training had ended.
+    its helpers after the training, the script's shell reports the signal that ended the helpers. A progress
+    bar that is complete but shows no loss is not evidence that the training had ended.
 
     Example: ``Fatal Python error: Aborted`` after ``Training completed.`` is degrading.
     """
@@ -263,7 +263,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> bool:
-    """Return whether a finding shows only exit codes of processes and training reported its end afterward.
+    """Return whether a finding shows only process exit codes, and training reported its end after them.
 
     For example, a reinforcement learning run starts generated code in a sandbox.
     """
@@ -273,7 +273,7 @@ def _is_code_before_the_end(finding: RuleFinding, tracker: ProgressTracker) -> b
 
 
 def _shows_any_process(finding: RuleFinding) -> bool:
-    """Return whether a finding shows only that some process ended, perhaps not a training process."""
+    """Return whether a finding shows only that a process ended, which might not be a training process."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_ANY_PROCESS.search, finding.texts()))
     return is_of_other_program(finding)

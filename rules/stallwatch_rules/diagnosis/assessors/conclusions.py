@@ -73,9 +73,10 @@ Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add findings that no line shows, such as a silent hang, slower steps, or a loss that diverged.
+    """Add findings that no line shows, such as a silent hang, slower steps, or a diverging loss.
 
-    Example: a run that takes 12 s per step and has shown no step for 7 hours gets ``silent-hang-no-error``.
+    Example: a run that takes 12 s per step and has shown no step for 7 hours gets the finding
+    ``silent-hang-no-error``.
     """
     catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
@@ -174,7 +175,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _more_work(paces: Sequence[float], run: Snapshot) -> bool:
-    """Return whether slower steps contain more tokens, according to the rates in the log of any rank.
+    """Return whether the slower steps contain more tokens, judging by the rates that the ranks print.
 
     The timeline with the most steps can be from the probe, which does not report rates.
     """
@@ -198,7 +199,7 @@ def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
 def _since(
     key: str, judgement: Judgement, lead: Timeline | None, began: Interval | None, run: Snapshot
 ) -> tuple[Judgement, dict[str, Any]]:
-    """Return two values: an assessment, and the step and line (if known) at which the problem began."""
+    """Return two values: an assessment, and fields with the step and line where the problem began."""
     last = run.clock.last_advance
     if lead is None or began is None or last is None or began.step is None or not began.number:
         return judgement, {}
@@ -252,7 +253,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Infer findings from metrics other than the loss, for a run without an error message."""
+    """Infer findings from metrics other than the loss, for runs that print no error message."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
     metrics = {name: [reading.value for reading in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
@@ -272,7 +273,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of a run's evaluations, each result once, even if the log contains it several times.
+    """Return the results of a run's evaluations. Each result appears once, even if the log repeats it.
 
     A result counts as new if its step differs from the step of the previous result, or if training
     continued between the two results.
@@ -291,7 +292,7 @@ def _not_a_number(finding: RuleFinding) -> bool:
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Assess the number of skipped steps in the stream that has the highest step."""
+    """Assess the number of skipped steps in the stream that reached the highest step."""
     counts = [(stream.skipped_first, stream.skipped_last) for stream in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -314,7 +315,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Record which findings a stall, a slowdown, or a failed process of this run explains.
+    """Record which findings are explained by a stall, a slowdown, or a failed process of this run.
 
     Example: a silent hang explains the message ``DUE TO TIME LIMIT`` at the end of the log.
     """

@@ -1,4 +1,4 @@
-"""Assess how the run and its log ended, from the command, the launcher, and signals.
+"""Assess how the run and its log ended, based on the command, the launcher, and signals.
 
 Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
 trainers then save their state and exit, each with its own message. Such an end is not a failure, and no rule
@@ -85,7 +85,7 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Record whether the log ends with the timeout of a collective, or with a different failure.
+    """Record whether the log ends with the timeout of a collective or with a different failure.
 
     Example: if the log ends with ``Watchdog caught collective operation timeout``, a collective timed out and
     a peer is lost.
@@ -123,9 +123,9 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """If much output follows a finding, which might not have ended the run, mark it as less certain.
+    """If much output follows a finding, mark the finding as less certain: it might not have ended the run.
 
-    Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
+    Example: if 600 lines without a step follow ``torch.OutOfMemoryError``, the confidence is lower.
     """
     for finding in now.found if not run.died else ():
         after = [run.streams[key].index - 1 - hits.last_index for key, hits in finding.hits.items()]
@@ -134,7 +134,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings that show only what ended a stalled run into symptoms.
+    """Reclassify findings that show only what ended a stalled run as symptoms.
 
     Example: ``CANCELLED AT … DUE TO TIME LIMIT`` after 7 hours without a step is a symptom.
     """
@@ -192,7 +192,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     If no launcher ends the other ranks, the death of a rank can remain unnoticed until a user checks the
     run. In this case, the rank's exception counts even if other ranks continued to train.
 
-    Example: ``closing signal SIGTERM`` after ``torch.OutOfMemoryError`` is from the launcher.
+    Example: ``closing signal SIGTERM`` after ``torch.OutOfMemoryError`` comes from the launcher.
     """
     exceptions, termination = now.exceptions, now.tagged(SIGTERM)
     if termination is None or termination.harm != "fatal":
@@ -207,7 +207,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """If the log shows a signal that asked the run to end but no failure, add a finding for the signal.
+    """If the log shows no failure but a signal that asked the run to end, add a finding for the signal.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step shows a requested end, which is harmless.
     """
@@ -244,7 +244,7 @@ def signal_lines(streams: Streams) -> list[Line]:
 
 
 def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
-    """Yield the lines of a stream that report a signal, each with the number of earlier steps and lines."""
+    """Yield the lines that report a signal, each with the number of earlier steps and lines in its stream."""
     for entry in stream.templates.entries.values():
         if _SIGNAL_RECEIVED.search(entry.last.text) and not _NO_SIGNAL_RECEIVED.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
@@ -254,7 +254,7 @@ def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return the number of steps that a stream shows after a line, or 0 if their sources differ."""
+    """Return the number of steps that a stream shows after a line, or 0 for a line from another source."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

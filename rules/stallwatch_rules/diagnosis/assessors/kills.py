@@ -1,4 +1,4 @@
-"""Decide from a run's memory use whether the kernel sent a SIGKILL because memory ran out."""
+"""Based on a run's memory use, decide whether the kernel sent a SIGKILL because memory ran out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess a SIGKILL based on the memory use. If memory use was low, the kernel did not send the signal.
+    """Assess a SIGKILL based on memory use. If memory use was low, the kernel did not send the signal.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use becomes ``process-killed-from-outside``.
     """
@@ -117,7 +117,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
 
 
 def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the finding for a kill with a finding for a kill from outside and keep the same lines."""
+    """Replace the finding for a kill with a finding for a kill from outside that has the same lines."""
     yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -71,7 +71,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
-    """Return the number of matches between consecutive steps, from the stream with the most matches.
+    """Return the number of matches in each interval between steps, from the stream with the most matches.
 
     If that stream has no steps, use the steps of another stream. Both streams must have timestamps.
     """

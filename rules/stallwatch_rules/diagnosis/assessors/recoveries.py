@@ -87,7 +87,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """If the exception of a degrading finding was raised in this run and ended it, mark the finding as fatal.
+    """If an exception that a degrading finding describes ended this run, mark the finding as fatal.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values`` is fatal if no step follows.
     """
@@ -197,11 +197,11 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess shell messages and usage texts, which show that a program failed to start.
+    """Assess shell messages and usage messages, which can show that a program failed to start.
 
-    Start scripts often load modules that a machine lacks or print the help of programs, and then continue.
-    Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
-    failure.
+    Start scripts often try to load modules that a machine lacks, or print the help of programs, and then
+    continue. Therefore, a start counts as failed only if the message is the last output. Requested help is
+    not a failure.
 
     A program that rejects its command line exits immediately. If a later start trained or failed differently,
     the rejected start does not explain how the run ended.
@@ -226,7 +226,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started_again(finding: RuleFinding, run: Snapshot, now: Assessment) -> bool:
-    """Return whether a start after the rejected start trained, or failed with another exception.
+    """Return whether a start after the rejected start trained or failed with a different exception.
 
     Only streams in which the rule matched are considered, because other nodes can wait for the rejected
     start until those nodes fail.
@@ -333,7 +333,7 @@ def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _is_always_nan(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether all gradient norms that a stream printed are NaN."""
+    """Return whether all gradient norms in one of the streams are NaN."""
     for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
@@ -344,7 +344,7 @@ def _is_always_nan(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _calibrating(finding: RuleFinding) -> bool:
-    """Return whether gradients were infinite only in the first steps and were never NaN, as usual in fp16."""
+    """Return whether gradients were infinite only in the first steps and never NaN, as is usual with fp16."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
