@@ -1,4 +1,4 @@
-"""Incidents of a run (a stall, a finding, or the end of the run), stored as facts for the sinks to format."""
+"""Incidents of a run (a stall, a finding, or the end of the run), stored as facts that the sinks format."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def quiet_since(self) -> float:
-        """Time of the last sign of progress before the stall, which is the start of the stall's duration."""
+        """Time of the last sign of progress before the stall. The stall's duration starts at this time."""
         if self.stalled_since is not None:
             return self.stalled_since
         # Records of versions 0.1 and 0.2.0 contain only the threshold and the duration, updated at intervals.
@@ -140,7 +140,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """Phrase for the end of the incident, such as ``recovered`` or ``ended with the run: failed``."""
+        """Phrase that describes the end, such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
@@ -201,7 +201,7 @@ def is_standstill(rule: str) -> bool:
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a closed copy of an incident. It closes at the time when its agent ended or last reported."""
+    """Return a copy of an incident, closed at the time at which the agent ended or last reported."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

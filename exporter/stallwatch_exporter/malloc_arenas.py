@@ -1,4 +1,4 @@
-"""Limit the address space that the agent's process needs, and check that it is available."""
+"""Limit the address space that the agent's process needs, and check that this space is available."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the ``with`` block and report its error in a notice that names `what`, once for each name."""
+        """Run the ``with`` block. If it raises an error, print a notice about `what`, once for each name."""
         try:
             yield
         except Exception as error:
@@ -96,7 +96,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for errors after the command has ended. Such errors must not change the exit code."""
+    """Return a guard for errors after the command's end. Such errors must not change the exit code."""
     return Guard(surviving(notice), "the exit code of the command is unchanged")
 
 

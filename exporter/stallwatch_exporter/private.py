@@ -1,4 +1,4 @@
-"""Restrict the files of Stallwatch to the accounts that have access to the state folder.
+"""Restrict access to Stallwatch's files to the accounts that have access to the state folder.
 
 The umask sets the mode of all new files, including files that libraries create (such as DuckDB's ``.wal`` or
 SQLite's journals). Programs that Stallwatch starts for the user, such as the training script, still get the

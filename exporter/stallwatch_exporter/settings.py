@@ -91,7 +91,7 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def why_not_own(folder: Path) -> str:
-    """Return why another account can write to this folder or replace it, with a remedy, or "" if none can."""
+    """Return why other accounts can write to or replace this folder, and a remedy, or "" if none can."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:

@@ -15,7 +15,7 @@ _STEP = 1.0  # minimum change of the wall clock, in seconds, that affects report
 
 
 def now() -> float:
-    """Return the steady time, in Unix seconds."""
+    """Return the steady time as a Unix timestamp in seconds."""
     return time.monotonic() + _OFFSET
 
 

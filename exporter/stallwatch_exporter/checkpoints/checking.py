@@ -1,4 +1,4 @@
-"""Check a checkpoint, regardless of the program that wrote it. Filenames show which files to check.
+"""Check the files of a checkpoint that any program wrote. The filenames determine which files are checked.
 
 DeepSpeed writes a file named ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
@@ -45,7 +45,7 @@ _REPORT_EVERY = 20_000  #: number of names between two calls to `on_count`
 
 
 class FolderContent(NamedTuple):
-    """Folders below a path, and the names of their files."""
+    """The folders below a path and the names of the files in these folders."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True  #: false if the listing is incomplete
@@ -81,7 +81,7 @@ def listed(
 
 
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint, which is either a folder and all its content or a single file.
+    """Return the faults in a checkpoint, which is either a folder with all its content or a single file.
 
     Only headers, tables of contents, and sizes are read. Nothing is unpickled. An unreadable file counts as a
     fault. `below` is the result of `listed` for this path, if the caller already has it.
@@ -138,7 +138,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Yield the faults of an index (``*.index.json``), such as missing shards and missing tensors."""
+    """Yield the faults in an index (``*.index.json``), such as missing shards and missing tensors."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -168,7 +168,7 @@ def _index_faults(path: Path) -> Iterator[Fault]:
 
 
 def _latest_faults(latest: Path) -> Iterator[Fault]:
-    """Yield the faults of a ``latest`` file. Raises `OSError` if it cannot be read."""
+    """Yield the faults in a ``latest`` file. Raises `OSError` if the file cannot be read."""
     with latest.open("rb") as file:
         tag = file.read(4096).decode("utf-8", "replace").strip()
     if not tag or Path(tag).name != tag:
@@ -197,10 +197,10 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the pairs of model rank and data rank for which a complete checkpoint contains a part.
+    """Return the pairs of model rank and data rank whose parts a complete checkpoint contains.
 
-    The number of data ranks is either the world size that the checkpoint records or the highest data rank in
-    the filenames plus one, whichever is larger.
+    The number of data ranks is the larger of two values: the world size that the checkpoint records, and the
+    highest data rank in the filenames plus one.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
@@ -223,7 +223,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return the diagnostic that describes a fault. The name of its check starts with ``checkpoint-``."""
+    """Return a diagnostic that describes a fault. The name of its check starts with ``checkpoint-``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

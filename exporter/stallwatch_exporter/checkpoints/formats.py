@@ -1,10 +1,10 @@
-"""Check files of tensors in bounded memory and without unpickling them.
+"""Check tensor files in bounded memory without unpickling the files.
 
 A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
-little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
-of the tensors, without gaps. This module does not use the safetensors library for three reasons. The
-library is not always installed, it maps the whole file into memory, and it rejects an invalid file without
-naming the invalid tensor.
+little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the tensors'
+bytes, which have no gaps between them. This module does not use the safetensors library for three reasons.
+The library is not always installed, it maps the whole file into memory, and it rejects an invalid file
+without naming the invalid tensor.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
 tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
@@ -57,7 +57,7 @@ _UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # error
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault in a file of a checkpoint. ``kind`` is a stable identifier for programs."""
+    """A fault in a checkpoint file. ``kind`` is a stable identifier on which programs can rely."""
 
     path: Path
     kind: str
@@ -72,13 +72,13 @@ def fault(path: Path, kind: str, message_name: str = "", **params: str | int) ->
 
 
 def examples(names: list[str], most: int = 3) -> str:
-    """Return a text that lists the first few names and states how many other names were omitted."""
+    """Return a string that lists the first few names and states how many other names were omitted."""
     shown = ", ".join(map(printable, names[:most]))
     return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
 
 
 def check_safetensors(path: Path) -> Iterator[Fault]:
-    """Yield the faults of a safetensors file. Raises `OSError` if it cannot be read."""
+    """Yield the faults in a safetensors file. Raises `OSError` if the file cannot be read."""
     try:
         tensors, held = _header(path)
     except _BadHeader as error:
@@ -120,7 +120,7 @@ class _BadHeader(Exception):
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return two values: the header's entry for each tensor, and the number of bytes that tensors can use."""
+    """Return two values: the header's entry for each tensor, and the number of bytes available to tensors."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -153,7 +153,7 @@ def _span(entry: Any) -> tuple[int, int] | None:
 
 
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
-    """Yield a fault for tensors of shape [0].
+    """Yield a fault for tensors that have shape [0].
 
     A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer might be
     intentional. An empty weight or bias, or a file that is mostly empty, is a fault.
@@ -179,7 +179,7 @@ def _start(path: Path) -> bytes:
 
 
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
-    """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
+    """Yield the faults in a torch file. Raises `OSError` if the file cannot be read.
 
     If `partitioned` is true, the file is one rank's part of a ZeRO-3 checkpoint. In such a file, parameters
     are empty by design. Versions of torch earlier than 1.6 wrote a bare pickle. Only the beginning of such a
@@ -209,7 +209,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
+    """Facts about tensors, storages, and world sizes, read from the pickle in a torch file."""
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors with shape [0], if the names are known

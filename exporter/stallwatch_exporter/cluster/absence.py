@@ -1,7 +1,7 @@
-"""Find the hosts of a run that do not report. Name them as the cause of failures on other hosts.
+"""Find hosts of a run that do not report, and name these hosts as the cause of failures on other hosts.
 
-A host that is lost cannot report anything. The other hosts report only that they lost a connection or that
-not all processes arrived.
+A lost host cannot report anything. The other hosts report only that they lost a connection or that not all
+processes arrived.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def absence(
 
     `absent` contains the times at which other agents first reported hosts that have never posted to this
     coordinator. `expected` is the number of agents of the run, or 0 if unknown. `newest_at` is the time of
-    the last change of an incident. `now` and `wall` are the monotonic time and the Unix time.
+    the last change to an incident. `now` and `wall` are the monotonic time and the Unix time.
     """
     agents = list(agents)
     of_host: dict[str, list[KnownAgent]] = {}
@@ -74,7 +74,7 @@ def absence(
 
 
 def cause_of(incident: Incident, missed: Absence) -> Primary | None:
-    """Return the gone or missing hosts as the cause of a failure that shows only that peers were lost.
+    """If a failure shows only that peers were lost, return the gone or missing hosts as the cause.
 
     Hosts that have never reported are the cause only if the run has completed no step, because a host on
     which Stallwatch does not run never reports.
@@ -92,7 +92,7 @@ def host_gone(hosts: Mapping[str, float], symptom: Primary | None = None) -> Pri
     """Return the ``host-gone`` cause for hosts that no longer report.
 
     `hosts` maps each of these hosts to the Unix time of its last report. `symptom` is the failure that the
-    other hosts report. If it is ``None``, the other hosts continue.
+    other hosts report. If `symptom` is ``None``, the other hosts continue.
     """
     about: dict[str, str | int] = {"hosts": fold_names(hosts), "count": len(hosts)}
     why = message(
@@ -110,7 +110,7 @@ def host_gone(hosts: Mapping[str, float], symptom: Primary | None = None) -> Pri
 def host_missing(missed: Absence, symptom: Primary | None = None) -> Primary:
     """Return the ``host-missing`` cause for hosts that have never reported.
 
-    `symptom` is the failure that the other hosts report. If it is ``None``, the other hosts wait.
+    `symptom` is the failure that the other hosts report. If `symptom` is ``None``, the other hosts wait.
     """
     about = {"missing": missed.missing, "expected": missed.expected}
     why = message(

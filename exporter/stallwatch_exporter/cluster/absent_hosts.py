@@ -50,7 +50,7 @@ class AbsentHosts:
     ) -> None:
         """Update the incidents.
 
-        `ledger` contains the incidents that have been reported to users. `ranks` contains the folded ranks of
+        `ledger` contains the incidents that have been reported to users. `ranks` contains the folded ranks on
         each host of the run, including the hosts that no longer report.
         """
         if not agents:
@@ -89,13 +89,13 @@ class AbsentHosts:
         self._set(HOST_MISSING, host_missing(missed) if waits else None, step)
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """When the run ends, close the incidents with the worst ending of all hosts that report."""
+        """When the run ends, resolve the incidents with the worst ending of any reporting host."""
         self._gone.clear()
         if self._book is not None:
             self._book.resolve_all(self._wall(), worst_resolution(endings))
 
     def _set(self, rule: str, primary: Primary | None, step: int | None) -> None:
-        """Open, update, or close the incident of this rule."""
+        """Open, update, or close the incident for this rule."""
         assert self._book is not None
         at, incident = self._wall(), self._book.get("finding", rule)
         facts: IncidentUpdate = {"primary": primary}
@@ -126,6 +126,6 @@ def _has_own_incident(agent: KnownAgent, ledger: Iterable[Incident]) -> bool:
 
 
 def _trains(agent: KnownAgent, now: float) -> bool:
-    """Return whether a recent report of the agent shows that its ranks train."""
+    """Return whether a recent report from the agent shows that its ranks are training."""
     report = agent.report
     return report.phase == "train" and report.step is not None and not agent.is_quiet(now)

@@ -12,7 +12,7 @@ class Refused(Exception):
 
 
 class Backing(Protocol):
-    """Transport for an agent's reports to the agent that merges them."""
+    """Transport that carries an agent's reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
         """Send a report. Return the reply, or ``None`` if no reply arrives before the next post is due.
@@ -34,5 +34,5 @@ class Merges(Protocol):
         ...
 
     def step(self) -> None:
-        """Find agents that have become silent. Report due changes. This method is called once a second."""
+        """Detect silent agents and report changes that are due. This method is called once a second."""
         ...

@@ -62,7 +62,7 @@ _KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's times
 
 
 class HttpBacking:
-    """Transport of reports over HTTP, and over a Unix socket on each host. Implements `Backing`."""
+    """Transport that sends reports over HTTP or, within a host, over a Unix socket. Implements `Backing`."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Pass a report to the agent that posts for this host. Raises errors from the connection."""
+        """Pass a report to the agent that posts for this host. Connection errors are raised."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:
@@ -197,7 +197,7 @@ class HttpBacking:
         return answer
 
     def _learn(self, listed: Sequence[Member]) -> None:
-        """Record the agents that can merge the run's reports, according to the coordinator.
+        """Record the agents that, according to the coordinator, can merge the run's reports.
 
         A new coordinator lists only the hosts that have posted to it. This agent also remembers the other
         hosts. Otherwise, this agent would forget a host that takes precedence and would itself merge a part
@@ -209,7 +209,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge reports, except agents that have long been missing."""
+        """Return the agents that can merge reports, except agents that have been missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -286,7 +286,7 @@ class HttpBacking:
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
-        """Return the agent that merges instead of this agent, or ``None`` if no such agent responds."""
+        """Return another agent that merges the reports, or ``None`` if no such agent responds."""
         with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
@@ -364,7 +364,7 @@ class HttpBacking:
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Start listening and return the identity that signs requests.
+        """Start listening and return the identity that is used to sign requests.
 
         Return ``None`` while there is no secret. The agent then works alone.
         """
@@ -414,8 +414,8 @@ class HttpBacking:
 class HostReports:
     """Collect the newest reports of all agents on this host and send them in one post.
 
-    A report without changes waits for the next post, and its agent gets the last reply immediately.
-    Therefore, a host sends one post per interval, regardless of the number of its agents.
+    An unchanged report waits for the next post, and its agent gets the last reply immediately. Therefore, a
+    host sends one post per interval, regardless of the number of its agents.
     """
 
     def __init__(
@@ -474,7 +474,7 @@ class HostReports:
         return answer.of(report.agent) if answer is not None else None
 
     def close(self) -> None:
-        """Wake all threads that wait for a post, because no more posts are sent."""
+        """Wake all threads that are waiting for a post, because no more posts are sent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -488,12 +488,12 @@ class HostReports:
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:
-    """Return the parts of a report whose changes are posted immediately."""
+    """Return the parts of a report that are posted immediately if they change."""
     return report.incidents, report.ending, report.ledger, report.phase
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
-    """Split the reports into parts that are each small enough for one post."""
+    """Split the reports into groups that are each small enough for one post."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:

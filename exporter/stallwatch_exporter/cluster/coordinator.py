@@ -1,4 +1,4 @@
-"""Merge the reports of one run's agents into incidents of the run."""
+"""Merge the reports from the agents of one run into incidents of the run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
 class Coordinator:
-    """Merge the reports of a run's agents. Pass each change of the run's incidents to `sinks` only once."""
+    """Merge the reports from a run's agents. Pass each change to the run's incidents to `sinks` only once."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Coordinator:
     ) -> None:
         """Set up a coordinator.
 
-        `name` is the name of its agent or service. `slowdown` receives the fraction of the throughput that a
-        slow host costs.
+        `name` is the name of the agent or service that contains the coordinator. `slowdown` receives the
+        fraction of the throughput that is lost because of a slow host.
         """
         self.name = name
         self._sinks = sinks
@@ -155,7 +155,7 @@ class Coordinator:
             return self._reply(agent, now)
 
     def step(self) -> None:
-        """Find lost agents and report due changes. This method is called about once a second."""
+        """Find lost agents and report changes that are due. This method is called about once a second."""
         with self._lock:
             now = self._present()
             self._note_progress(now)
@@ -177,8 +177,8 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state because the run's agents now report to another coordinator.
 
-        `ledger` contains incidents of the other coordinator. If an incident is closed there, the sinks of
-        this coordinator also close it. `escalates` contains the IDs of the incidents that the other
+        `ledger` contains incidents of the other coordinator. If an incident is closed in this ledger, the
+        sinks of this coordinator also close it. `escalates` contains the IDs of the incidents that the other
         coordinator escalates. The sinks of this coordinator stop escalating these incidents.
         """
         with self._lock:
@@ -232,7 +232,7 @@ class Coordinator:
     def _present(self) -> float:
         """Return the current time. If this process was suspended for a while, first clear the state.
 
-        During the suspension, another agent merges the reports of the run.
+        During the suspension, another agent merges the run's reports.
         """
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
@@ -254,7 +254,7 @@ class Coordinator:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a change waits for the reports of hosts that might be gone."""
+        """Return whether a change is waiting for reports from hosts that might be gone."""
         with self._lock:
             return self._episodes.has_news and self._absence().is_awaited
 
@@ -269,7 +269,7 @@ class Coordinator:
         """Return whether the other running agents know everything that they need to continue.
 
         One of these agents becomes the next coordinator. Every agent must know the open incidents, the
-        failures that could affect other hosts later, and the incidents that include its own incidents.
+        failures that might affect other hosts later, and the incidents that include its own incidents.
         Otherwise, these incidents would be reported again. Every agent must also know which hosts have ended
         or were replaced. Otherwise, these hosts would count as lost.
         """
@@ -324,7 +324,7 @@ class Coordinator:
         self._progressing = continues
 
     def _is_given_up(self, reported_at: float, now: float) -> bool:
-        """Return whether a silent host is lost, so that its open incidents can be closed.
+        """Return whether a silent host counts as lost, so that its open incidents can be closed.
 
         The host counts as lost if, for some time, the run has made progress or has ended on other hosts. If
         all hosts are quiet, the silent host might only be disconnected, and might be the last host to post
@@ -461,7 +461,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _drop_replaced(self) -> None:
-        """Remove the absent hosts whose ranks run on other hosts."""
+        """Remove the absent hosts whose ranks are running on other hosts."""
         taken = {rank for agent in self._agents.values() for rank in agent.ranks} if self._absent else set()
         for host, (ranks, _) in list(self._absent.items()):
             if not taken.isdisjoint(ranks_in(ranks)):
@@ -513,7 +513,7 @@ class Coordinator:
 
     @property
     def _given(self) -> int:
-        """Number of agents of the run according to the scheduler or the launcher, or 0 if unknown."""
+        """Number of agents in the run, as set by the scheduler or the launcher, or 0 if unknown."""
         return max((agent.report.expected or 0 for agent in self._agents.values()), default=0)
 
     # ---- replies
@@ -559,9 +559,9 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return `hosts`, or an equal mapping from the last replies.
+        """Return the mapping from the last replies if it equals `hosts`, or `hosts` otherwise.
 
-        The equal mapping takes precedence, so that all agents share one copy.
+        The replies to all agents can then share one copy.
         """
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts

@@ -1,4 +1,4 @@
-"""Identify the host of an agent by an ID, and by a Unix socket that the agents of a run share on the host.
+"""Identify an agent's host by an ID, and by a Unix socket that the run's agents on the host share.
 
 Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all
 agents of the host. When this agent ends, the kernel releases the socket's name, and another agent can bind
@@ -54,7 +54,7 @@ def is_this_host(name: str, hostname: str) -> bool:
 
 
 def split_address(text: str) -> tuple[str, int | None]:
-    """Return the host and port of ``HOST``, ``HOST:PORT``, or ``[HOST]:PORT``. A missing port is ``None``."""
+    """Return the host and port in ``HOST``, ``HOST:PORT``, or ``[HOST]:PORT``. A missing port is ``None``."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
         return text.strip("[]"), None
@@ -63,7 +63,7 @@ def split_address(text: str) -> tuple[str, int | None]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Return ``HOST:PORT``, with an IPv6 address in brackets."""
+    """Return ``HOST:PORT``. An IPv6 address is enclosed in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -40,7 +40,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a run that can have several agents. All its agents have the same `key`."""
+    """Identity of a run that can have several agents. All agents of the run have the same `key`."""
 
     key: str  #: 16 hexadecimal digits, derived from the scheduler, the job, and the attempt
     job: str  #: job ID, such as ``8123.0``
@@ -93,7 +93,7 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity of a run, completed from the environment of a rank.
+    """Return the identity of a run, completed with variables from the environment of a rank.
 
     An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
     uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts
@@ -121,7 +121,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
 
 def _nodes_of_rank(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts from the variables of torchrun or DeepSpeed (launcher/launch.py)."""
+    """Return the number of hosts according to the variables of torchrun or DeepSpeed (launcher/launch.py)."""
     nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
     if nodes is not None:
         return nodes
@@ -131,7 +131,7 @@ def _nodes_of_rank(environ: Mapping[str, str]) -> int:
 
 
 class _Facts:
-    """Facts about a run from the environment and the command of one agent."""
+    """Facts about a run, derived from the environment and the command of one agent."""
 
     def __init__(self, environ: Mapping[str, str], command: Sequence[str], hostname: str) -> None:
         self.environ = environ
@@ -155,7 +155,7 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of nodes in the launcher's options, or ``None`` if not set."""
+        """Minimum and maximum number of nodes in the launcher's options, or ``None`` if they are not set."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None
@@ -218,7 +218,7 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher by the address at which the instances of the launcher meet.
+    """Identify the run of a launcher by the rendezvous address of the launcher's instances.
 
     An instance of the launcher runs on each host or in each Kubernetes Pod.
     """
@@ -268,7 +268,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a Pod from a variable that the user can set or from the name of the first Pod.
+    """Read the JobSet of a Pod from a variable that the user can set, or from the name of the first Pod.
 
     The controller itself sets only ``JOB_COMPLETION_INDEX``, the index of the Pod.
     """
@@ -348,7 +348,7 @@ def _job(text: str) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in the text, or ``None`` if the text is not a count or an index."""
+    """Return the text as a number, or ``None`` if the text is not a count or an index."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 

@@ -30,7 +30,7 @@ _ENGINE_SECONDS = 8.0  # seconds without a response after which the merging agen
 
 
 class Joining:
-    """Make this agent a member of its run immediately, or when its ranks show that there are other hosts."""
+    """Make this agent a member of its run, immediately or when its ranks show that there are other hosts."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Joining:
     ) -> None:
         """If `identity` is known, join the run immediately.
 
-        `ranks_may_say` is true if agents on other hosts could also identify the run from their ranks.
+        `ranks_may_say` is true if agents on other hosts can also identify the run from their ranks.
         """
         self._identity = identity
         self._folder = folder

@@ -1,4 +1,4 @@
-"""State of one agent of a run, as the run's coordinator knows it."""
+"""State of one agent of a run, as known to the run's coordinator."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class KnownAgent:
     def ahead(self) -> float:
         """Seconds by which the agent's clock is ahead of the coordinator's clock.
 
-        Delays of posts only reduce the measured values, so the largest value is the best estimate.
+        Delays in posting only reduce the measured values, so the largest value is the best estimate.
         """
         return max(self._ahead, default=0.0)
 
     def has_part_in(self, incident: Incident) -> bool:
-        """Return whether this incident of the run includes an incident of the agent."""
+        """Return whether this incident of the run includes an incident from the agent."""
         return any(alias.startswith(f"{self.report.agent} ") for alias in incident.aliases)
 
     def is_silent(self, now: float) -> bool:

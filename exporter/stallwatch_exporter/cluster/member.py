@@ -67,7 +67,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """Agent of a multi-host run, which has a sink for its incidents and a thread that posts its reports.
+    """Agent in a multi-host run. The agent has a sink for its incidents and a thread that posts its reports.
 
     `update` and the sink do not block. The thread calls `step` about once a second to run the coordinator
     within this agent.
@@ -243,10 +243,10 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return a copy of the incident with the ID under which this agent alone notifies users.
+        """Return a copy of the incident that has the ID under which this agent notifies users on its own.
 
         If an open incident of the run includes this incident, the copy gets the ID of that incident.
-        Otherwise, it gets an ID that no known incident has.
+        Otherwise, the copy gets an ID that no known incident has.
         """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
@@ -263,7 +263,7 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = LEAVING_SECONDS) -> None:
-        """Post the last changes, and wait until the coordinator within this agent has sent everything.
+        """Post the last changes and wait until the coordinator within this agent has sent everything.
 
         The method waits for at most `timeout` seconds, and slightly longer if other agents must still learn
         which notifications were sent. It never raises an error.
@@ -424,5 +424,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the values whose changes are posted immediately: the ranks, and whether the host is quiet."""
+    """Return values that are posted immediately if they change: the ranks, and whether the host is quiet."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -1,4 +1,4 @@
-"""Combine the incidents of a run's agents into incidents of the run. The only other input is the clock.
+"""Combine the incidents from a run's agents into incidents of the run. The only other input is the clock.
 
 This module treats an agent's incident in the way that ``watching.episodes`` treats a problem, with two
 differences. First, agents detect the same event at different times, so a new incident waits for the reports
@@ -61,7 +61,7 @@ def number_of(incident: Incident) -> int:
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run, each of which combines incidents of the run's agents.
+    """Episodes of a run, each of which combines incidents from the run's agents.
 
     The incidents have `qualified` IDs. `flush` reports the episodes that changed.
     """
@@ -77,7 +77,7 @@ class RunEpisodes(Episodes):
         """Set up the episodes.
 
         `is_complete` returns whether all hosts replied since the newest incident arrived, and `is_awaited`
-        returns whether the next report of a host that might be gone is not overdue yet.
+        returns whether the next report from a host that might be gone is not overdue yet.
         """
         self._view = view
         self._is_complete = is_complete
@@ -156,7 +156,7 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change of an agent's incident to the episode that contains the incident."""
+        """Add a changed incident from an agent to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
             # The agent was considered lost but has resumed posting, so this is a separate incident.
@@ -215,10 +215,10 @@ class RunEpisodes(Episodes):
     def is_due(self, episode: Episode) -> bool:
         """Return whether the episode can be reported.
 
-        It can be reported if it was reported before, or if all hosts have replied or had enough time to reply
-        since the newest incident arrived. If all known failures show only that peers were lost, the episode
-        waits for the next report of each host because a host that does not report is the cause. This wait is
-        limited because each host on which the run fails later prolongs the wait.
+        It can be reported if it has been reported before, or if all hosts have replied or had enough time to
+        reply since the newest incident arrived. If all known failures show only that peers were lost, the
+        episode waits for the next report of each host because a host that does not report is then the cause.
+        This wait is limited because each host on which the run fails later prolongs the wait.
         """
         if self._is_complete():
             return True
@@ -251,7 +251,7 @@ class RunEpisodes(Episodes):
         ]
 
     def fold(self, episode: Episode) -> Incident:
-        """Return the episode as one incident of the run, with the blamed rank and host."""
+        """Combine the episode into one incident of the run, including the blamed rank and host."""
         view = self._view()
         odd = set(view.stacks.odd) if view.stacks is not None else set()
         guilty = {view.hosts[rank] for rank in odd if rank in view.hosts}
@@ -324,7 +324,7 @@ class RunEpisodes(Episodes):
             self._find_folder(folded, episode)
 
     def _find_folder(self, folded: Incident, episode: Episode) -> None:
-        """Set the folder on the blamed host. If this host sent no incident, keep the other host's folder."""
+        """Set the folder to the folder on the blamed host, unless that host sent no incident."""
         for trouble in episode.troubles.values():
             if trouble.folder and (trouble.folder_host or trouble.host) == folded.host:
                 folded.folder, folded.folder_host = trouble.folder, folded.host
@@ -338,7 +338,7 @@ class RunEpisodes(Episodes):
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
         """Return the other IDs of the incident, each with the opening time that was reported under that ID.
 
-        A host without a connection to the other hosts reports the incident under its own ID.
+        A host that has no connection to the other hosts reports the incident under its own ID.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
 
@@ -361,9 +361,9 @@ def _keep_place(folded: Incident, episode: Episode) -> None:
 
 
 def _lengthen(folded: Incident, episode: Episode) -> None:
-    """Set the beginning of the stall to the earliest beginning that any agent reported for it.
+    """Set the start of the stall to the earliest start that any agent reported for the stall.
 
-    If an agent was stopped or was started during the stall, it reports a beginning that is too late.
+    If an agent was stopped or was started during the stall, the agent reports a start that is too late.
     """
     since = folded.stalled_since
     if since is None:
@@ -445,7 +445,7 @@ def _blamed(stacks: StallStacks | None) -> object:
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident with the coordinator's times, a qualified ID, and the name `host`.
+    """Convert an agent's incident to use the coordinator's times, a qualified ID, and the hostname `host`.
 
     `host` is the name of the agent's host in the run. `ahead` is the number of seconds by which the agent's
     clock is ahead of the coordinator's clock.

@@ -1,4 +1,4 @@
-"""Expand compressed lists of hosts from Slurm, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
+"""Expand compressed Slurm lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names that a term describes. If the term has several brackets, the last varies fastest."""
+    """Yield all names that a term describes. If it has several bracket pairs, the last varies fastest."""
     if not parts:
         yield ""
         return

@@ -97,7 +97,7 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Shut down the connection to wake up a thread that waits on it."""
+        """Shut down the connection to wake up a thread that is waiting on it."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
@@ -385,7 +385,7 @@ def _sent(
 
 
 def _reason(status: int) -> str:
-    """Return the reason for a rejection. The text of the response itself is untrusted and not shown."""
+    """Return the reason for a rejection. The text of the response itself is untrusted and is not shown."""
     return {
         400: "it cannot read the reports",
         401: f"it uses a different secret; {HOW_TO_JOIN}",

@@ -31,7 +31,7 @@ class NoSecret(Exception):
 
 @dataclass(frozen=True)
 class Secret:
-    """Secret that signs proofs, and the TLS contexts for server and client if certificates are configured."""
+    """Secret for signing proofs. If certificates are configured, also the TLS contexts for both sides."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -39,7 +39,7 @@ class Secret:
 
 
 def configured_secret(join: JoinSettings) -> Secret | None:
-    """Return the configured secret, or ``None`` if there is none. Raises `NoSecret` if it is invalid."""
+    """Return the configured secret, or ``None`` if none is configured. Raises `NoSecret` if it is invalid."""
     server, client = _contexts(join)
     return Secret(join.secret.encode(), server, client) if join.secret or server is not None else None
 
@@ -101,7 +101,7 @@ class SecretSource:
 
 
 def _prune(folder: Path, kept_name: str) -> None:
-    """Remove the secrets of runs that no agent has used for a long time."""
+    """Remove secret files that no agent has used for a long time."""
     oldest = time.time() - _KEPT_SECONDS
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

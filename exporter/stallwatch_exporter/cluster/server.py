@@ -1,4 +1,4 @@
-"""Serve posts from agents on this host over a Unix socket, and signed posts from agents on other hosts.
+"""Handle posts over a Unix socket from agents on this host, and signed posts from agents on other hosts.
 
 | Request | Answer |
 |---|---|
@@ -58,7 +58,7 @@ _MOST_NOTICES = 200
 
 
 class Notices:
-    """Report each problem to the user at most once in ten minutes."""
+    """Report each problem to the user at most once every ten minutes."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice
@@ -80,7 +80,7 @@ class Notices:
 
 
 def merged(merges: Merges, reports: Sequence[AgentReport]) -> Answer:
-    """Merge the reports of one host, in order. Return one answer to all reports."""
+    """Merge the reports from one host in order. Return a single answer to all these reports."""
     reply, acknowledged, refused = Reply(), {}, {}
     for report in reports:
         reply = merges.take(report)
@@ -137,8 +137,9 @@ class OtherHosts:
     ) -> None:
         """Set up the gate.
 
-        `merges` returns the merger of the run with a given key, and `knows` returns whether a run has that
-        key. `elsewhere` returns the agent that merges instead of this agent, if such an agent exists.
+        `merges` returns the object that merges the reports of the run that has a given key. `knows` returns
+        whether a run has that key. `elsewhere` returns the agent that merges reports instead of this agent,
+        if such an agent exists.
         """
         self._secret = secret
         self._agent = agent
@@ -255,7 +256,7 @@ class SameHost:
 
 
 class ClusterServer(ServerThread):
-    """Server that answers requests through a gate until it is closed."""
+    """Server that answers requests through a gate until the server is closed."""
 
     def __init__(
         self,
@@ -284,7 +285,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a client whose certificate does not belong to the run, and ignore all other errors."""
+        """Report a client whose certificate does not belong to the run. Ignore all other errors."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -386,7 +387,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate on the first free port of `host` or of all addresses. Raises `OSError` if none is free."""
+    """Serve a gate on the first free port at `host` or at all addresses. Raises `OSError` if none is free."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

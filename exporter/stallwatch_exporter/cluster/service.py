@@ -1,4 +1,4 @@
-"""Run ``stallwatch coordinator``, which merges the reports of any number of runs behind one port."""
+"""Run ``stallwatch coordinator``, which receives and merges the reports of any number of runs on one port."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sign and encode posts, and check a signature before the body is read.
+"""Sign and encode posts, and verify the signature of a post before the body is read.
 
 Signatures use HMAC-SHA256 (RFC 2104) with a key derived from the run's secret. The secret itself is never
-sent. A request is signed for one recipient and with an increasing number, so it cannot be replayed. A reply
-is signed together with its request, so only the coordinator can answer the request.
+sent. The signature of a request covers the recipient and an increasing number, so the request cannot be
+replayed. A reply is signed together with its request, so only the coordinator can answer the request.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def pack(content: object) -> tuple[bytes, str]:
 
 
 def unpack(body: bytes, encoding: str = "") -> bytes:
-    """Decompress a body, up to `MOST_BYTES`. Raises `Malformed` if the body is not valid or is too large."""
+    """Decompress a body to at most `MOST_BYTES`. Raises `Malformed` if the body is invalid or too large."""
     try:
         if encoding == "zstd":
             with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body) as stream:

@@ -41,7 +41,7 @@ class UnacknowledgedSteps:
         self._posted: dict[int, Mapping[int, int]] = {}  # `_counts` at each report, by report number
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
-        """Record a step of a rank, unless it was recorded before."""
+        """Record a rank's step, unless it has already been recorded."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -145,7 +145,7 @@ class Slowness:
             self._resolve("unknown")
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """When the run ends, close the incident with the worst ending of all hosts."""
+        """When the run ends, resolve the incident with the worst ending of any host."""
         self._resolve(worst_resolution(endings))
 
     def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:
@@ -194,7 +194,7 @@ def worst_resolution(endings: Iterable[Ending]) -> Resolution:
 
 
 def earlier_incidents(ledger: Iterable[Incident], *rules: str) -> list[Incident]:
-    """Return the incidents with these rules that an earlier coordinator reported, with their original IDs."""
+    """Return the incidents of these rules from an earlier coordinator, and restore their original IDs."""
     found = []
     for known in ledger:
         for alias in known.aliases:

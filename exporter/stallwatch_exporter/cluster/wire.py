@@ -1,4 +1,4 @@
-"""Messages between the agents of a run and its coordinator, as JSON. Unknown keys are ignored.
+"""JSON messages between the agents of a run and the run's coordinator. Unknown keys are ignored.
 
 Times are sent as ages in seconds, measured by the sender's monotonic clock, because the hosts' wall clocks
 differ. Every report contains everything that its host knows about open incidents, so any agent can replace
@@ -34,14 +34,14 @@ def is_quiet(quiet: float, threshold: float | None) -> bool:
 
 
 def beat_of(quiet: float, threshold: float | None) -> float:
-    """Return the seconds between two posts, which decrease as a quiet period approaches the threshold."""
+    """Return the seconds between two posts. This interval shrinks as the quiet time nears the threshold."""
     if threshold is None or not is_quiet(quiet, threshold):
         return BEAT_SECONDS
     return min(BEAT_SECONDS, max(QUIET_BEAT_SECONDS, abs(threshold - quiet) / _BEATS_BEFORE))
 
 
 class Paces(msgspec.Struct, frozen=True):
-    """Durations, in seconds, of one rank's steps that no coordinator has acknowledged."""
+    """Durations, in seconds, of the unacknowledged steps of one rank."""
 
     rank: int
     before: int  #: number of earlier steps of this rank, used by receivers to detect repeated steps
@@ -52,7 +52,7 @@ class Paces(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """Report of one agent, which watches a host or, under ``srun … stallwatch run``, a single rank."""
+    """Report from one agent, which watches a host or, under ``srun … stallwatch run``, a single rank."""
 
     key: str  #: key of the run
     agent: str  #: unique ID: host ID, process ID, and start time of the agent
@@ -114,7 +114,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def digest_of(members: Sequence[Member]) -> int:
-    """Return a checksum of a list, so that the list is sent only to hosts that have a different list."""
+    """Return a checksum of a list. A list is sent only to hosts whose list has a different checksum."""
     return zlib.crc32(msgspec.json.encode(members))
 
 

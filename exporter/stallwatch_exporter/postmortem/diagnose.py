@@ -53,7 +53,7 @@ _NAMED = 3  # maximum number of skipped files that a note names
 
 @dataclass(frozen=True)
 class Options:
-    """Options for the diagnosis of logs."""
+    """Options for diagnosing logs."""
 
     catalogue: Catalogue
     progress: OnProgress | None = None
@@ -67,7 +67,7 @@ class Options:
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
-        """Yield the files in these paths. At the end, delete the temporary copies of records in archives."""
+        """Yield the files in these paths. At the end, delete the temporary copies of archived records."""
         rank_files, run_folders, silent = list[LogFile](), list[str](), set[int]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
@@ -97,7 +97,7 @@ class UserFiles(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """Diagnosis of one run, and the last time in its log."""
+    """The diagnosis of one run and the last timestamp in the run's log."""
 
     diagnosis: Diagnosis
     last_time: str | None  #: last time in the log, in ISO 8601 format
@@ -212,7 +212,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that reading stopped at the time limit, with `unread` bytes left in `files` files."""
+    """Return a note that, at the time limit, `unread` bytes in `files` files had not been read."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)

@@ -152,7 +152,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority: 2 if it has a problem, 1 if it only has training output, and 0 otherwise."""
+    """Return a job's priority: 2 if it has a problem, 1 if it has only training output, and 0 otherwise."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

@@ -258,7 +258,7 @@ def _is_lost(part: Recorded) -> bool:
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
-    """Return the record, with `host` set as the host of its incidents and of their causes."""
+    """Return a copy of the record in which `host` is the host of all incidents and of their causes."""
 
     def placed(incident: Incident) -> Incident:
         primary = incident.primary
@@ -302,7 +302,7 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of each incident in the folders of agents that merged the run, oldest first."""
+    """Return the last state of each incident in the folders of agents that merged reports, oldest first."""
     return last_states(each for folder in folders for each in read_journal(folder, name=RUN_INCIDENTS))
 
 
@@ -360,7 +360,7 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """Return the incident of a run's end, unless it was reported before the last agent started."""
+    """Return the incident about a run's end, unless it was reported before the last agent started."""
     ends = [each for each in incidents if each.kind == "ended" and each.ending and each.updated_at >= started]
     return max(ends, key=attrgetter("updated_at"), default=None)
 
@@ -507,7 +507,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _with_other_hosts(diagnosis: Diagnosis, last_step: int | None) -> Diagnosis:
-    """If the log that contains the steps ends before the run, add `last_step` to the diagnosis.
+    """If the log that contains the steps ends before the run does, add `last_step` to the diagnosis.
 
     Ignore a `last_step` beyond the total, because ranks can count more steps than the log, such as each step
     of gradient accumulation.

@@ -1,4 +1,4 @@
-"""Group stored run folders by run, and find the host and rank of their files."""
+"""Group stored run folders by run, and determine the host and rank of each file in the folders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """If the only path is one host's run folder, add the folders of the run's other hosts from its parent.
+    """If the only path is one host's run folder, add the other hosts' folders from the parent folder.
 
     Return the paths, and a note on the added folders.
     """
@@ -69,7 +69,7 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem. If it concerns a run folder of ``stallwatch tail``, replace its remedy.
+    """Return the problem. If it concerns a run folder of ``stallwatch tail``, replace the remedy.
 
     Such a folder has no copies of logs, so the remedy names the files that the command followed.
     """
@@ -107,7 +107,7 @@ def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
 
 
 class Placed(NamedTuple):
-    """Files of a run, with the hosts and ranks according to their folders."""
+    """Files of a run, and the hosts and ranks that the files' folders specify."""
 
     files: Sequence[LogFile]
     hosts: dict[str, str]  #: host by filename, if there are several hosts
@@ -115,7 +115,7 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Replace local ranks with global ranks, both for files and for the ranks in launchers' line prefixes.
+    """Replace local ranks with global ranks, both for files and for launchers' line prefixes.
 
     The replacement is possible only if the agents recorded the ranks of their hosts.
     """
@@ -142,7 +142,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def placed_by_name(files: Sequence[LogFile]) -> tuple[Placed, Message | None]:
-    """Return the files with the hosts and ranks from their names. If the ranks are a guess, add a note.
+    """Return the files, with hosts and ranks taken from the filenames. If the ranks are a guess, add a note.
 
     If the names contain only local ranks and no line contains a rank, the ranks are numbered host by host, in
     the order of the hosts' names. The ranks of different hosts then differ.
@@ -165,7 +165,7 @@ def placed_by_name(files: Sequence[LogFile]) -> tuple[Placed, Message | None]:
 
 
 def _local_ranks_on_each(files: Sequence[LogFile], hosts: Mapping[str, str]) -> int:
-    """Return the number of ranks on each host, or 0 unless the logs contain only local ranks."""
+    """If the logs contain only local ranks, return the number of ranks on each host. Otherwise, return 0."""
     ranked = [file for file in files if file.rank is not None]
     if not hosts or not all(file.name in hosts and has_local_rank(file.name) for file in ranked):
         return 0
@@ -182,7 +182,7 @@ _SEARCHED = 64 * 1024  #: number of bytes searched for a rank, both at the start
 
 
 def _states_a_rank(file: LogFile) -> bool:
-    """Return whether lines of a file contain a rank. If the file cannot be searched, return true."""
+    """Return whether any line in a file contains a rank. If the file cannot be searched, return True."""
     if not file.plain or not file.path:
         return True
     try:
@@ -204,7 +204,7 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def _around(file: LogFile) -> list[str]:
-    """Return the folders that could be the run folder of this file."""
+    """Return the folders that might be the run folder of this file."""
     return [file.folder] if file.folder else _folders_around(file.path)
 
 
@@ -246,12 +246,12 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
 
 
 def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
-    """Return the records of the agents in these folders, by folder."""
+    """Return the agents' records from these folders, by folder."""
     return {str(folder): info for folder in folders if (info := read_info(Path(folder))) is not None}
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Group the run folders that could belong to the same start of a job.
+    """Group the run folders that might belong to the same start of a job.
 
     If a scheduler or launcher provided a key, such folders have the same key. Otherwise, their agents started
     at about the same time, in the same folder, and with the same command except for numbers.

@@ -243,7 +243,8 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
     """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
     The first name is assigned by torch and is the same on all ranks. The other names describe the group's
-    purpose. A group of the backend `recorder` also has its number in the flight recorder.
+    purpose. For a group that uses the backend `recorder`, the result also contains the group's number in the
+    flight recorder.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -301,7 +302,7 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return counters and active entries of the flight recorder, or ``{}`` without torch.distributed.
+    """Return the flight recorder's counters and active entries, or ``{}`` if torch.distributed is not in use.
 
     Reading the recorder never waits for a device, because the recorder checks only whether events have passed
     (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). The recorder lists finished gloo collectives

@@ -1,4 +1,4 @@
-"""Write to the ring the values that hooks and users report for each step of a process.
+"""Record the values that hooks and users report for each step of a process, and write them to the ring.
 
 The probe stores each step and count in the ring's draft immediately. It writes at most one record per
 ``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It
@@ -38,7 +38,7 @@ _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _in_turn(method: _Method) -> _Method:
-    """Wrap a method of `Probe` to count its errors and skip calls while another thread runs such a method."""
+    """Wrap a `Probe` method to count errors and to skip calls while another thread runs such a method."""
 
     @functools.wraps(method)
     def guarded(probe: Probe, *values: Any, **named: Any) -> None:
@@ -252,7 +252,7 @@ class Probe:
             self.failed()
 
     def left_out(self) -> None:
-        """Count an event that was not written because there are too many events of its kind."""
+        """Count an event that was not written because there were too many events of its kind."""
         ring, events = self._ring, self._events
         if ring is not None and events is not None:
             events.dropped += 1

@@ -20,8 +20,8 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 def steady_offset(environ: Mapping[str, str]) -> float:
     """Return the offset of the monotonic clock in seconds. On the agent's host, return the agent's offset.
 
-    Code that runs in each step adds the offset itself because a call to another function would be a large
-    part of the step's cost.
+    Code that runs in each step adds the offset itself because a call to another function would account for a
+    large part of the step's cost.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:

@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, now or when the number is available. Reading can raise any error."""
+        """Store a number in a field, now or when the number is available. Reading it can raise any error."""
         if value is None:
             return
         place = INDEX[name]

@@ -26,7 +26,7 @@ _FORWARDS = INDEX["forwards"]
 
 
 class ForwardPasses:
-    """Counter of the forward passes of a process.
+    """Counter of the forward passes in a process.
 
     The count is stored in the record of the process's probe.
     """

@@ -1,9 +1,9 @@
 """Install hooks for libraries after the training program itself has imported them.
 
-This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a
-finder, which Python asks for each module that is not imported yet. The finder finds no modules, but checks
-which libraries are completely imported. The check happens soon enough because each library imports further
-modules after the module named in `HOOKS`.
+This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a finder,
+which Python asks for each module that is not imported yet. The finder finds no modules but checks which
+libraries are completely imported. The check happens soon enough because each library imports further modules
+after the module named in `HOOKS`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 class Watcher:
-    """Meta-path finder that finds no modules, but installs the hooks of imported libraries."""
+    """Meta-path finder that finds no modules but installs the hooks for imported libraries."""
 
     def __init__(self) -> None:
         self._waiting = [(name, "phases.install") for name in PHASES]
@@ -109,7 +109,7 @@ class Watcher:
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
-        """Find nothing, but install the hooks of libraries that have been imported."""
+        """Install the hooks for imported libraries. Return ``None``, which means that no module is found."""
         if self._waiting and not self._inside:
             self._inside = True
             try:
@@ -146,7 +146,7 @@ class Watcher:
 
 
 def watch() -> Watcher:
-    """Start installing hooks for libraries that are already imported or are imported later."""
+    """Start installing hooks, both for libraries that are already imported and for later imports."""
     watcher = Watcher()
     sys.meta_path.insert(0, watcher)
     watcher.find_spec()

@@ -1,8 +1,8 @@
 """Observe lookups of a method, or assignments to an attribute, without adding a frame to the stack.
 
-A function that wraps another function appears in every traceback through it, so a failing program would print
-different output. Instead, this module installs descriptors. Python calls a descriptor when code looks up the
-method, immediately before the call, and the descriptor returns the original method.
+A function that wraps another function appears in every traceback through that function, so a failing program
+would print different output. Instead, this module installs descriptors. Python calls a descriptor when code
+looks up the method, immediately before the call, and the descriptor returns the original method.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answer queries of the agent in a Python program that might not be a rank.
+"""Answer the agent's queries in a Python program that might not be a rank.
 
 A rank waits for queries in a thread. In other programs, a thread would have side effects. For example, in
 Python 3.12 and later, ``os.fork`` warns if another thread exists. Therefore, this module only registers

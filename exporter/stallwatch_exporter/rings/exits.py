@@ -43,7 +43,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid`, which ran at `started` (steady time). A repeated `key` has no effect."""
+        """Watch the process `pid`, which ran at the steady time `started`. A repeated `key` has no effect."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -91,7 +91,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the ends of these descriptors' processes. Return False if the calling thread must stop."""
+        """Record which of the watched processes have ended. Return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False

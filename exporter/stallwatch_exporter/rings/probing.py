@@ -180,7 +180,7 @@ class Probing:
         self._exits = Exits()
 
     def read(self) -> list[Record]:
-        """Return the records of all ranks since the last call, ordered by time."""
+        """Return the records that the ranks have written since the last call, ordered by time."""
         found: list[Record] = []
         for process in self._found():
             # Check whether the process runs before reading, because the records of an ended process are
@@ -200,12 +200,12 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes of the last call have ended, even if new processes have started."""
+        """Return whether all processes from the last call have ended, even if new processes have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the text events since the last call. Secrets in the events are masked.
+        """Yield the text events written since the last call. Secrets in the events are masked.
 
         The end of a worker process is omitted because readers would mistake it for the end of the rank.
         """
@@ -288,7 +288,8 @@ class Probing:
     def _of_rank(self, rank: int) -> list[RankProcess]:
         """Return the processes of a rank, excluding the rank's worker processes.
 
-        Workers are processes that have no steps and that started while another process of the rank trained.
+        Workers are processes that have no steps and that started while another process of the rank was
+        training.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:
@@ -307,9 +308,9 @@ class Probing:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return the value with the secrets in its texts masked. `name` is the key of the value.
+    """Return a copy of the value in which the secrets in strings are masked. `name` is the key of the value.
 
-    Each text is masked separately because masking a whole JSON document can remove a closing quote.
+    Each string is masked separately because masking a whole JSON document can remove a closing quote.
     """
     if isinstance(value, str):
         masked = redact(value)

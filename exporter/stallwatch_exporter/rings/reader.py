@@ -1,4 +1,4 @@
-"""Read the ring of a rank from another process: the new records, and the number of lost records.
+"""Read another process's ring: the new records, and the number of lost records.
 
 The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the
 reader reads the counter again after the records. Records that the writer could have begun to overwrite
@@ -41,7 +41,7 @@ _MOST_TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Values of a rank at one moment. Fields without a value are absent."""
+    """Values from a rank at one moment. Fields that have no value are absent."""
 
     rank: int
     number: int
@@ -84,7 +84,7 @@ class RingReader:
         self.faults = 0
 
     def read(self, most: int | None = None) -> Batch:
-        """Return the records since the last call, or the newest `most` of them."""
+        """Return the records written since the last call, or only the newest `most` of them."""
         batch = Batch()
         with self._opened():
             written = self._written()

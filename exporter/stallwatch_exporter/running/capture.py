@@ -51,7 +51,7 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes of a source, and the time at which they were printed."""
+    """Bytes from a source, and the time at which they were printed."""
 
     source: str
     data: bytes
@@ -63,7 +63,7 @@ class Chunk(NamedTuple):
 
 
 class _Part:
-    """Queued chunks of one stream, and their number of bytes."""
+    """Queued chunks from one stream, and their total size in bytes."""
 
     def __init__(self) -> None:
         self.chunks: deque[Chunk] = deque()
@@ -150,12 +150,12 @@ class ByteQueue:
             return taken
 
     def size(self, stream: str) -> int:
-        """Return the number of bytes of a stream in the queue."""
+        """Return how many bytes from a stream are in the queue."""
         with self._change:
             return self._first[stream].size + self._later[stream].size
 
     def lose(self, stream: str) -> None:
-        """Record that output of a stream could not be added."""
+        """Record that output from a stream could not be added."""
         with self._change:
             self.dropped += 1
             self._lost[stream] += 1
@@ -210,7 +210,7 @@ class Pump:
             raise
 
     def finish(self, grace: float) -> None:
-        """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
+        """Wait up to `grace` seconds for the end of the stream, then copy the available output and stop."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
         self._thread.join()  # only the agent's own output can delay this call
@@ -361,7 +361,7 @@ class Capture:
     def _carry(
         self, name: str, ours: int, queue: ByteQueue, clock: Callable[[], float], channels: list[int]
     ) -> int:
-        """Return a descriptor that the command can write to. Start to pass on the command's output."""
+        """Return a descriptor that the command can write to. Start passing on the command's output."""
         source, its = self._channel(ours)
         channels.append(its)
         try:

@@ -88,7 +88,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
         return min(self.last_seen, other.last_seen) - both_from > _BESIDE_SECONDS
 
     def crash(self, step: int | None, total: int | None = None) -> Crash:
-        """Return this end as the crash of the run at a step."""
+        """Return a `Crash` that describes this end as the crash of the run at a step."""
         return Crash(
             self.rank,
             self.pid,
@@ -131,8 +131,8 @@ class Reached(msgspec.Struct, frozen=True):
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
     """Return the first process that probably made the run fail, or ``None`` if the run succeeded.
 
-    `log_fails` returns whether the log ends in a failure without output after it. It is called only if the
-    processes do not show how the run ended.
+    `log_fails` returns whether the log ends in a failure that no further output follows. It is called only if
+    the processes do not show how the run ended.
     """
     ends = [end for end in ends if not end.is_ray_worker]
     ranks = last_of_ranks(ends)
@@ -182,8 +182,8 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return the last process of each rank, excluding processes that were retried.
 
-    Processes that completed steps take precedence because a program that runs after the training can have
-    the same rank. A successful retry needs no steps, because all steps might have been completed before. If a
+    Processes that completed steps take precedence because a program that runs after the training can have the
+    same rank. A successful retry needs no steps, because all steps might have been completed earlier. If a
     script starts several training programs at once, they have the same ranks, and each of them is included.
     """
     last: dict[int, ProcessEnd] = {}

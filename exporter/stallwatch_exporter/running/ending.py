@@ -49,7 +49,7 @@ class EndingWatch:
 
     @property
     def counts(self) -> OomKills:
-        """OOM kill counts before the command started, and current counts."""
+        """OOM kill counts from before the command started, and the current counts."""
         now = read_oom_kills(self._proc, self._cgroups)
         return self._before, now if self._host is None else {**now, "host": self._host}
 
@@ -234,7 +234,7 @@ def _more_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[st
 
 
 def slurm_end(environ: Mapping[str, str]) -> float | None:
-    """Return the time at which Slurm ends the job, in Unix seconds, or ``None`` outside a job."""
+    """Return the Unix timestamp, in seconds, at which Slurm ends the job, or ``None`` outside a job."""
     try:
         return float(environ.get("SLURM_JOB_END_TIME", ""))
     except ValueError:

@@ -3,7 +3,7 @@
 If the output of a program has no reader, the program ends with a broken pipe. Therefore, a keeper process
 holds the same descriptors as the agent and sleeps. The keeper process wakes up if the agent exits without
 dismissing it. The keeper process runs as a separate script and needs a few megabytes. Imports that only the
-agent needs are local because they would double the start time.
+agent needs are local because global imports would double the start time.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 
 
 class SignalRelay:
-    """Context that passes signals to the command (see `attach`), and new window sizes to its terminal.
+    """Context that passes signals to the command (see `attach`) and new window sizes to its terminal.
 
     Enter the context before the command starts, so that no signal is lost.
 

@@ -1,4 +1,4 @@
-"""Reprint a recorded run at its original pace, with the same bytes, streams, and order."""
+"""Reprint the output of a recorded run at its original pace, with the same bytes, streams, and order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recorded_files(folder: Path) -> list[Path]:
 
 
 def read_records(path: Path) -> Iterator[CriRecord]:
-    """Yield the records of one log copy in the order of their times, and skip lines that are not records."""
+    """Yield the records of one log copy, ordered by time. Skip lines that are not records."""
     ahead: list[tuple[int, int, CriRecord]] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines):
@@ -53,7 +53,7 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
 
 
 class RecordedStall(NamedTuple):
-    """Stall whose stacks were recorded, from the last step until the resolution, in Unix seconds."""
+    """A recorded stall. `begin` (last step) and `end` (resolution) are Unix timestamps in seconds."""
 
     begin: float
     end: float
@@ -82,7 +82,7 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder` at `speed` times its original pace and return its exit code.
+    """Print the output of the run in `folder` at `speed` times its original pace. Return the run's exit code.
 
     The replay includes the period without output before the recorded end, so a stalled run also stalls in
     the replay. If an agent watches the replay, additional processes represent the ranks during a stall.

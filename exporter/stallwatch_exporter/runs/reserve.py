@@ -53,7 +53,7 @@ class Reserve:
         os.fsync(self._fd)  # on NFS or with delayed allocation, only this call reports a full disk
 
     def remove(self) -> None:
-        """Remove the file, which is not needed after other files contain the whole record of the run."""
+        """Remove the file, which is not needed when other files contain the whole record of the run."""
         self._close()
         with suppress(OSError):
             self._path.unlink()

@@ -58,7 +58,7 @@ _MOST_WAITING = 1024 * 1024  # maximum number of bytes of lines that have not be
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
-    """Content of ``agent.json``: the state of a run as its agent sees it. Times are Unix seconds."""
+    """Content of ``agent.json``: a run's state as its agent sees it. Times are Unix timestamps in seconds."""
 
     run: str  #: label of the run
     pid: int
@@ -287,11 +287,11 @@ class RunFolder:
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
 
     def append_incident(self, incident: Incident) -> None:
-        """Append a change of an incident to ``incidents.jsonl``."""
+        """Append a changed incident to ``incidents.jsonl``."""
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append to ``run-incidents.jsonl`` a change of an incident that this agent reported to users.
+        """Append a changed incident, which this agent reported to users, to ``run-incidents.jsonl``.
 
         The call waits only briefly, so that an unresponsive disk does not delay the reports of other hosts.
         """
@@ -309,7 +309,7 @@ class RunFolder:
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
-        """Append an event of a rank's probe to ``events.jsonl``."""
+        """Append an event from a rank's probe to ``events.jsonl``."""
         self._append("events.jsonl", event)
 
     def _append(self, name: str, record: Any) -> None:

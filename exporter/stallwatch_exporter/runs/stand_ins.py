@@ -30,7 +30,7 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 
 @contextmanager
 def standing_in(stacks: StallStacks) -> Iterator[None]:
-    """Run a process for each rank that was alive on this host, until the ``with`` block ends.
+    """Until the ``with`` block ends, run a process for each rank that was alive on this host.
 
     The output of these processes is dropped because it is not part of the recording.
     """

@@ -1,1 +1,1 @@
-"""Extract the numbers in logs as a table: rows, CSV, Parquet, or data frames."""
+"""Extract the values in logs as a table: rows, CSV, Parquet, or data frames."""

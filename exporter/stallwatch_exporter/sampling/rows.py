@@ -1,4 +1,4 @@
-"""Read every sample in the user's logs as rows, file by file."""
+"""Read all samples in the user's logs as rows, file by file."""
 
 from __future__ import annotations
 

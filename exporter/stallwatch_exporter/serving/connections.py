@@ -90,7 +90,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection. If there are too many, first end an idle connection."""
+        """Start a thread for the connection. If there are too many connections, first end an idle one."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -181,7 +181,7 @@ class ServerThread:
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Handler of a `BoundedServer`'s connection. A subclass calls `arrived` when the request is complete."""
+    """Handler for a connection to a `BoundedServer`. Subclasses call `arrived` when a request is complete."""
 
     server: BoundedServer
     rfile: io.BufferedReader

@@ -267,7 +267,7 @@ class RunMetrics:
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
-        """Set whether an incident of a rule is open."""
+        """Set whether an incident is open for a rule."""
         self._series("incident_open", rule, severity).set(1 if is_open else 0)
 
     def host_memory(self, size: int) -> None:
@@ -306,7 +306,7 @@ class RunMetrics:
         self._dropped_total = max(total, self._dropped_total)
 
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
-        """Set three metrics: the number of expected hosts, of reporting hosts, and of silent hosts.
+        """Set three metrics: the numbers of expected hosts, reporting hosts, and silent hosts.
 
         Only the coordinator publishes these metrics. On all other agents, the values are ``None``.
         """
@@ -323,7 +323,7 @@ class RunMetrics:
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job, and versions. Long texts are omitted."""
+        """Set the run's host, job, and versions. Long values are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}

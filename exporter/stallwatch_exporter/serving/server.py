@@ -237,7 +237,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the time until the next scrapes, in seconds, at most `limit`, or 0 if none is expected."""
+        """Return the number of seconds (at most `limit`) until the next scrapes, or 0 if none is expected."""
         return max(self._expected(limit).values(), default=0.0)
 
     def wait_for_all(self, limit: float) -> bool:
@@ -254,7 +254,7 @@ class Scrapes:
             )
 
     def _expected(self, limit: float) -> dict[str, float]:
-        """Return the number of seconds until the next scrape of each scraper is expected, at most `limit`."""
+        """Return the number of seconds (at most `limit`) until the next expected scrape by each scraper."""
         with self._changed:
             began = {scraper: list(times) for scraper, times in self._began.items()}
         return {scraper: self._until_next(times, limit) for scraper, times in began.items()}

@@ -1,6 +1,6 @@
 """Find the ranks on this host: processes that have a ring, and Python processes that have no ring.
 
-The Python processes must belong to the command.
+Python processes that have no ring must belong to the command.
 
 If there are no such processes, the command might be a single Python program, which then counts as rank 0.
 """

@@ -136,7 +136,7 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy, next to the current Python or from ``PATH``."""
+    """Return the path of the py-spy beside the Python interpreter or in ``PATH``, or ``None`` if missing."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 

@@ -21,7 +21,7 @@ _MARK = 64
 
 
 class FileChunk(NamedTuple):
-    """Bytes of a file. If `fresh` is true, the file is new, so the bytes do not continue earlier bytes."""
+    """Bytes from a file. If `fresh` is true, the file is new, so the bytes do not continue earlier bytes."""
 
     data: bytes
     fresh: bool

@@ -14,7 +14,7 @@ _MAGIC = "*?["
 
 
 class TailSet:
-    """Files that match `patterns`: paths, globs (including ``**``), or folders with ``*.log`` files."""
+    """Files that match `patterns`: paths, globs (including ``**``), or folders that hold ``*.log`` files."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TailSet:
             return False
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
-        """Report an error once for each file and reason. Every poll tries to read again."""
+        """Report an error once for each file and reason. Every poll tries to read the file again."""
         ours = error.errno in (errno.EMFILE, errno.ENFILE)  # the error concerns this process, not the file
         key = error.errno if ours else (path, error.errno)
         if key not in self._reported:

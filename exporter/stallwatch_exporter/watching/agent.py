@@ -1,4 +1,4 @@
-"""Agent of one run, which reads log lines and produces metrics, log copies, and incidents.
+"""Agent for one run, which reads log lines and produces metrics, log copies, and incidents.
 
 The agent has no thread and no clock of its own. Instead, ``feed`` receives bytes, and ``tick`` receives the
 time. Errors in the agent do not affect the caller (see ``guard``).
@@ -333,13 +333,13 @@ class Agent:
         self._watch.pause(seconds)
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end the command. Keep the stacks of quiet ranks before they change."""
+        """Handle a request to end the command. Save the stacks of quiet ranks before the stacks change."""
         if not self._stop_requested:
             self._stop_requested, self._last_stacks = True, self._suspicion.stacks_now
         self.advance.stop_requested(now)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines so far that were passed on but not read."""
+        """Record the total number of lines that have been passed on but not read so far."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:
@@ -486,7 +486,7 @@ class Agent:
     # ---- help
 
     def _join(self) -> None:
-        """If the run was unknown before, join the run that the ranks identify."""
+        """If the run is still unknown, join the run that the ranks identify."""
         if self._joining is None or self._probing is None:
             return
         member, before = self._joining.look(self._probing.pids()), self.member

@@ -333,8 +333,8 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        Such a finding either has the same cause as the end or is fatal and was followed by no step. A finding
-        about a checkpoint never explains the end.
+        Such a finding either has the same cause as the end or is a fatal finding that no step followed. A
+        finding about a checkpoint never explains the end.
         """
         found = [
             incident

@@ -42,7 +42,7 @@ Key = tuple[Path, str]  #: path of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """Path to check, with the result of the last check."""
+    """Path to check, and the result of the last check."""
 
     path: Path
     event: Event
@@ -103,7 +103,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Check each path, and store unexpected exceptions, which the thread would otherwise print."""
+        """Check each path. Store unexpected exceptions, which the thread would otherwise print."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)
@@ -113,7 +113,7 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce. Call ``look`` about once a second to get their faults."""
+    """Check the paths that ranks announce. Call ``look`` about once a second to get faults."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
@@ -145,7 +145,7 @@ class CheckpointWatch:
         return matches
 
     def finish(self, now: float) -> list[Match]:
-        """Check all remaining paths, for at most a few seconds, after the run and its writers have ended."""
+        """After the run and its writers have ended, check all remaining paths for at most a few seconds."""
         self._wait()
         for waiting in self._looked():
             self._waiting.setdefault(waiting.path, waiting)

@@ -59,7 +59,7 @@ class Diagnoser:
     def diagnose(
         self, now: float, state: StallState | None, ending: Ending | None = None
     ) -> tuple[Diagnosis, bool]:
-        """Return the diagnosis, and whether diagnosing succeeded.
+        """Return two values: the diagnosis, and whether the diagnosis succeeded.
 
         If the diagnosis failed, the result contains only the main facts, so that an incident is not delayed.
         `state` is the state from the stall watch, or ``None`` if that state could not be read.

@@ -34,7 +34,7 @@ _RESOLUTIONS: Sequence[Resolution] = (
 
 
 class Episode(msgspec.Struct):
-    """Episode with the newest state of each of its problems."""
+    """An episode and the newest state of each of its problems."""
 
     troubles: dict[str, Incident] = {}  # by ID
     history: list[Event] = []
@@ -85,7 +85,7 @@ class Episodes:
                 report(incident)
 
     def take(self, trouble: Incident) -> None:
-        """Add the change of a problem to the problem's episode."""
+        """Add a changed problem to its episode."""
         episode = self._of(trouble)
         if episode is None:
             episode = next(
@@ -155,7 +155,7 @@ class Episodes:
         return incident != reported
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add the change of a problem to the history of its episode."""
+        """Add a changed problem to the history of its episode."""
 
         def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
             if len(episode.history) < _MOST_EVENTS:
@@ -185,7 +185,7 @@ class Episodes:
         return next((episode for episode in self._episodes if trouble.id in episode.troubles), None)
 
     def replay(self, troubles: Iterable[Incident]) -> None:
-        """Process all changes of a journal, oldest first. Changes with the same time belong together."""
+        """Process all changes in a journal, oldest first. Changes with the same time belong together."""
         at = 0.0
         for trouble in troubles:
             if trouble.updated_at != at:

@@ -63,7 +63,7 @@ class IncidentUpdate(TypedDict, total=False):
 
 
 def redacted(record: _Record) -> _Record:
-    """Return the record with the secrets in all its texts masked."""
+    """Return a copy of the record in which the secrets in all strings are masked."""
     return convert(_masked(msgspec.to_builtins(record)), type(record))
 
 
@@ -119,7 +119,7 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 def _set(incident: Incident, **facts: Any) -> set[str]:
-    """Set fields of an incident, with their secrets masked. Return the names of the changed fields."""
+    """Mask secrets in `facts` and set these fields of an incident. Return the names of the changed fields."""
     fresh = redacted(msgspec.structs.replace(incident, **facts))
     changed = {name for name in facts if getattr(fresh, name) != getattr(incident, name)}
     for name in changed:
@@ -229,7 +229,7 @@ class IncidentManager:
     ) -> None:
         """When the run ends, close all open incidents except `spare`.
 
-        Findings of the rules in `unfixed` stay open, and are marked as not fixed.
+        Findings of the rules in `unfixed` stay open and are marked as not fixed.
         """
         for incident in self.all_open:
             if incident is spare:

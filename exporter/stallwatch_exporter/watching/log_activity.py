@@ -1,4 +1,4 @@
-"""Find signs of life in the log of a quiet run, and known messages that repeat.
+"""In the log of a quiet run, find signs of life and known messages that repeat.
 
 `MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life if
 it meets three conditions. First, the line mentions batches, files, or similar units, or a position out of a

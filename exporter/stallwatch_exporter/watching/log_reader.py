@@ -1,4 +1,4 @@
-"""Read a command's output for the agent in a separate thread, independently of passing the output on."""
+"""Read a command's output for the agent in its own thread, separately from passing the output on."""
 
 from __future__ import annotations
 

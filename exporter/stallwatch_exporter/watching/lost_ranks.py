@@ -35,7 +35,7 @@ NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
-    """Rank whose process ended while other ranks continue."""
+    """Rank whose process has ended while other ranks continue."""
 
     rank: int
     since: float  #: time at which the rank was first missing (Unix seconds)
@@ -47,7 +47,7 @@ class LostRank(msgspec.Struct, frozen=True):
 
 
 class RankExits:
-    """Detect ranks that ended (`left` and `gone`) from their reports and the running processes.
+    """Use the ranks' reports and the running processes to detect ranks that ended (`left` and `gone`).
 
     If a rank exits with code 0, its launcher does not end the other ranks. These ranks then wait for the
     ended rank until a timeout.
@@ -73,7 +73,7 @@ class RankExits:
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Record a ``left`` event, which reports that the interpreter of a rank ends."""
+        """Record a ``left`` event, which reports that the interpreter of a rank is exiting."""
         rank = event.get("rank")
         if isinstance(rank, int) and rank >= 0:
             ends = self.well if event.get("error") is False else self.badly
@@ -178,7 +178,7 @@ _BEFORE_SECONDS = 10.0  # maximum number of seconds from a rank's printed cause 
 
 
 class LostRankAlarms:
-    """Open and resolve the incidents of lost ranks in `book`, one incident for each kind of ending."""
+    """Open and resolve the incidents about lost ranks in `book`, one incident for each kind of ending."""
 
     def __init__(self, book: IncidentManager) -> None:
         self.reported: set[str] = set()  #: rules of the open incidents

@@ -228,7 +228,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line with the quiet time and the threshold, or "" if the threshold is already exceeded."""
+    """Return a line that states the quiet time and the threshold, or "" if the threshold is exceeded."""
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""

@@ -1,4 +1,4 @@
-"""Convert events of a probe to matches and log lines.
+"""Convert events from a probe to matches and log lines.
 
 The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not
 show, and package versions that conflict with a feature of the run.
@@ -43,7 +43,7 @@ def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
 
 
 def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
-    """Return the event in the form of a log line of its rank."""
+    """Return the event as a log line from its rank."""
     rank, time = event.get("rank"), event.get("time")
     return Line(
         text,
@@ -191,7 +191,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run. Call this after a failure."""
+    """Return matches for failures that these versions cause in any run. Call the function after a failure."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

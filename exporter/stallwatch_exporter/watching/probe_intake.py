@@ -1,4 +1,4 @@
-"""Forward events and records of the ranks' probes to the `RunReading` and to the alarms."""
+"""Forward events and records from the ranks' probes to the `RunReading` and to the alarms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WAIT_SECONDS = 15.0
 
 
 class ProbeIntake:
-    """Process the events and then the records of the ranks' probes.
+    """Process the events and then the records from the ranks' probes.
 
     `warned` receives each new warning. `on_repaired` receives the rule of each fixed fault.
     """
@@ -184,7 +184,7 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record which ranks are running, and when a rank last ended without success."""
+        """Record which ranks are running, and when a rank last ended unsuccessfully."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}

@@ -24,7 +24,7 @@ _SILENT = 30.0  #: seconds without reports after which ranks might have lost the
 
 
 class _Rank:
-    """Last reports of one rank."""
+    """Last reports from one rank."""
 
     def __init__(self) -> None:
         self.phase: Phase = "init"

@@ -1,4 +1,4 @@
-"""Detect stalls. A run stalls if it is quiet for much longer than in all earlier quiet periods of the phase.
+"""Detect stalls. A run stalls if it is quiet for much longer than in any earlier quiet period of the phase.
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is only suspicious
@@ -99,7 +99,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """Return the state at `now`. If `begin` is True, a quiet period over the threshold begins a stall."""
+        """Return the state at `now`. If `begin` is True, a quiet time beyond the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self.learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -119,7 +119,7 @@ class StallWatch:
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
-        """Set the limit of the current quiet period in seconds. The next sign of life removes this limit.
+        """Set the limit, in seconds, of the current quiet period. The next sign of life removes this limit.
 
         If the period lasts longer than `usual` seconds, the duration of steps is not learned from it.
         """
@@ -135,7 +135,7 @@ class StallWatch:
 
     @property
     def rhythm_known(self) -> bool:
-        """Return whether enough steps were observed to know how long a step takes."""
+        """Return whether enough steps have been observed to know how long a step takes."""
         return self.learnt.steps_known
 
     @property

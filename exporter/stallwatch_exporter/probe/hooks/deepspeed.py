@@ -46,7 +46,7 @@ def engines() -> list[Any]:
 
 
 def trains() -> bool:
-    """Return whether an engine with an optimizer, instead of the optimizer's hook, counts the steps."""
+    """Return whether an engine that has an optimizer counts the steps instead of the optimizer's hook."""
     return any(
         optimizer is not None and type(optimizer).__name__ not in _NO_TRAINING
         for optimizer in (engine.__dict__.get("optimizer") for engine in _engines)

@@ -12,7 +12,7 @@ _SILENT_FOR = 10  # number of steps by other optimizers after which an inactive 
 
 
 class Leader:
-    """Choice of the optimizer that counts the steps of a run: the first optimizer that completes a step.
+    """Selector of the optimizer that counts a run's steps: the first optimizer that completes a step.
 
     A step of the run can include steps of several optimizers but must be counted only once.
     """

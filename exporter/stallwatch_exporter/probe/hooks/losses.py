@@ -1,4 +1,4 @@
-"""Record the loss and the number of its tokens if a plain training loop calls ``loss.backward()``.
+"""When a plain training loop calls ``loss.backward()``, record the loss and how many tokens it covers.
 
 With gradient accumulation, a training loop divides each part of the loss by the number of parts. Therefore,
 the sum of the parts is the loss of the step. The probe records the loss of only one step per second. It
@@ -92,7 +92,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, with padding, or NaN if the graph does not show the number."""
+    """Return how many tokens, including padding, a loss covers, or NaN if the graph does not show this."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):

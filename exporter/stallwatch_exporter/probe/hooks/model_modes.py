@@ -76,7 +76,7 @@ class ModeWatch:
             self._switching = True
 
     def compare(self, frame: FrameType) -> None:
-        """Handle the models that changed their mode since the last comparison."""
+        """Handle the models whose mode has changed since the last comparison."""
         self._switching = False
         for model in self._models:
             module = model.module()

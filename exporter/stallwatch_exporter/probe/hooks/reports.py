@@ -62,7 +62,7 @@ def is_own(path: str) -> bool:
 
 
 def quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
-    """Wrap a function that other code calls, so that it never raises an error. Its errors are counted."""
+    """Wrap a function that other code calls, so that its errors are counted but never raised."""
 
     def quiet(*given: Any) -> None:
         try:

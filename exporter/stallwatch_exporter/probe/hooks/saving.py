@@ -86,7 +86,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of the failures that occur if `trainer` saves the model."""
+    """Warn about failures that occur if `trainer` saves the model."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return

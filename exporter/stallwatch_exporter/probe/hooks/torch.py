@@ -84,7 +84,7 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's statistics, or an empty dict if no accelerator is in use. Do not query a device.
+    """Return the allocator's statistics, or an empty dict if no accelerator is in use. No device is queried.
 
     The function reads the statistics in nested form because ``memory_stats`` would flatten and sort more
     than a hundred numbers, of which only five are needed (torch 2.13, ``torch/cuda/memory.py``). torch_npu
@@ -109,7 +109,7 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 
 
 def resident_memory() -> dict[str, float]:
-    """If the system has ``/proc``, return the resident memory of this process in bytes.
+    """Return the resident memory of this process in bytes, or an empty dict if there is no ``/proc``.
 
     The function makes only three system calls because training steps wait for it. A path object and a
     buffered file would take two to three times as long.

@@ -1,4 +1,4 @@
-"""Detect failures and slowdowns of ZeRO-3 that DeepSpeed reports too late or not at all.
+"""Detect ZeRO-3 failures and slowdowns that DeepSpeed reports too late or not at all.
 
 **Modules in evaluation mode that take part in a backward pass.** DeepSpeed 0.15.3 and earlier reject such
 modules (an assertion in ``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later report nothing,
@@ -141,7 +141,7 @@ class EvalWatch:
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
     """Return the modules of a model that are in evaluation mode, and their paths.
 
-    Unless `strict` is True, return only modules that have trainable parameters themselves and no running
+    If `strict` is False, return only modules that have trainable parameters themselves and no running
     statistics. The reason is that programs intentionally keep frozen parts and batch normalization in
     evaluation mode.
     """
@@ -169,14 +169,14 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of the engines that checks a sample of the losses for sums over partitioned parameters."""
+    """Observer that checks a sample of each engine's losses for sums over partitioned parameters."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begins(self, engine: Any, loss: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine` from `loss`."""
+        """Handle the start of a backward pass that `engine` runs from `loss`."""
         passes = self._passes[engine] = self._passes.get(engine, 0) + 1
         if passes > _ALWAYS and passes & (passes - 1):
             return
@@ -306,7 +306,7 @@ def _id(module: Any) -> int:
 
 
 def name_of(module: Any) -> str:
-    """Return the module's path in its model, and its class."""
+    """Return the module's path in the model, and the module's class."""
     kind = type(module).__name__
     for engine in engines():
         for name, each in engine.module.named_modules():
