@@ -39,10 +39,9 @@ def cache_home() -> Path:
 def own_default(place: Path, otherwise: str) -> Path:
     """Return `place`, or a folder in this account's home if another account owns part of the path.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that
-    folder, the other account could choose where root writes. If `place` is below ``HOME``, the folder
-    has the same path relative to this account's home. Otherwise, its path relative to that home is
-    `otherwise`.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. By placing a link in that
+    folder, the other account can choose where root writes. If `place` is below ``HOME``, the folder has the
+    same path relative to this account's home. Otherwise, its path relative to that home is `otherwise`.
     """
     foreign = foreign_part(place)
     account_home = _own_home() if foreign is not None else None

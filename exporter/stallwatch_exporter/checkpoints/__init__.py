@@ -1,1 +1,1 @@
-"""Check whether the files of checkpoints are complete, in bounded memory and without unpickling."""
+"""Check whether checkpoint files are complete. The check uses bounded memory and unpickles nothing."""

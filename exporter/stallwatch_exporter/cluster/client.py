@@ -412,7 +412,7 @@ class HttpBacking:
 
 
 class HostReports:
-    """Collect the newest reports of all agents on this host and send them in one post.
+    """Collect the newest reports from all agents on this host and send them in one post.
 
     An unchanged report waits for the next post, and its agent gets the last reply immediately. Therefore, a
     host sends one post per interval, regardless of the number of its agents.

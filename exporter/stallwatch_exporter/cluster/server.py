@@ -117,7 +117,7 @@ class Gate(Protocol):
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed`, with the text of the response, for an invalid request."""
+        """Answer a request. If the request is invalid, raises `Malformed` with the text of the response."""
         ...
 
 
@@ -279,7 +279,7 @@ class _Server(BoundedServer):
     whole = 30.0
 
     def server_bind(self) -> None:
-        """Bind to the address without the DNS query of ``HTTPServer.server_bind``."""
+        """Bind to the address, but omit the DNS query that ``HTTPServer.server_bind`` makes."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
@@ -399,5 +399,5 @@ def listen(
 
 
 def most_connections(agents: int) -> int:
-    """Return the number of connections that a run with this many agents needs."""
+    """Return the number of connections that a run of this many agents needs."""
     return min(_MOST_CONNECTIONS, 64 + 2 * agents)

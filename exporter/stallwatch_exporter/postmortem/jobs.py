@@ -107,7 +107,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that contain this job and no other job, or an empty list for members of an archive."""
+    """Return paths that contain only this job, or an empty list if any of its files is in an archive."""
     if not all(file.path for file in job.files):
         return []
     return job.folders or [file.path for file in job.files]

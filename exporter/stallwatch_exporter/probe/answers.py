@@ -1,7 +1,7 @@
 """Collect the data that the agent requests from a process: rank, stacks, tasks, counters, and collectives.
 
-Apart from ``json``, the functions import no modules, and they run nothing in an event loop. They read the
-frames and tasks of other threads while they hold the interpreter lock.
+Apart from ``json``, the functions import no modules, and they run nothing in an event loop. They hold the
+interpreter lock while they read the frames and tasks of other threads.
 """
 
 from __future__ import annotations

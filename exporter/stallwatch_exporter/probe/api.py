@@ -282,7 +282,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft. If that fails, keep the other values of the step."""
+        """Store a step's value in the draft. If that fails, keep the other values of the step."""
         try:
             self._draft.take(name, value)
         except Exception:

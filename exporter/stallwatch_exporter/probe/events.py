@@ -1,4 +1,4 @@
-"""Write text events (warnings, exceptions, and versions) to a file beside the ring, one JSON object per line.
+"""Write text events (warnings, exceptions, and versions) to a JSON Lines file beside the ring.
 
 Most repeated messages are only counted, and the file contains at most `MOST_BYTES` bytes. The last part of
 the file is reserved for the exception that ends the rank.

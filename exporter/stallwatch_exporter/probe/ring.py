@@ -1,4 +1,4 @@
-"""Write the records of a rank to a ring file without locks, system calls, or waits.
+"""Write a rank's records to a ring file. A write uses no locks, makes no system calls, and never waits.
 
 All blocks of the file are allocated when the file is created. Otherwise, a full disk would end the training
 with SIGBUS at the first write to a page without a block.

@@ -32,7 +32,7 @@ _EXIT_CODE = 49  # index in the fields after the process name, counted from 0
 
 
 class Exits:
-    """Exit codes of the processes that were passed to `watch` while they ran, if the kernel provides them."""
+    """Exit codes, if the kernel provides them, of processes that were passed to `watch` while running."""
 
     def __init__(self) -> None:
         self.codes: dict[Hashable, int] = {}  #: exit codes (``-n`` for signal n) by the key given to `watch`

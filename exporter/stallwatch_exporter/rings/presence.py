@@ -22,7 +22,7 @@ SAME_PROCESS_SECONDS = 5.0
 
 
 def is_there(pid: int, started: float) -> bool:
-    """Return whether the process `pid`, which was running at `started` (current wall clock), still runs.
+    """Return whether the process `pid`, which ran at `started` (current wall clock), is still running.
 
     Zombies and other processes with the same ID do not count as running. Processes that cannot be inspected
     count as running.

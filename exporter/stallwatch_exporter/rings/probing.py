@@ -59,7 +59,7 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents. Ranks that still run keep their ring files open."""
+    """Remove the folders of killed agents. Ranks that are still running keep their ring files open."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
@@ -117,7 +117,7 @@ class RankProcess(RingReader):
         return is_there(self.header.pid, steady.wall(self.header.started))
 
     def take(self) -> Batch:
-        """Read the new records of the process."""
+        """Read the new records from the process."""
         batch, stepped = self.read(_MOST_RECORDS), self.step is not None
         for record in batch.records:
             if "step" in record.values:
@@ -127,7 +127,7 @@ class RankProcess(RingReader):
         return batch
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the new text events of the process."""
+        """Yield the new text events from the process."""
         try:
             with os.fdopen(open_file(self.path.with_suffix(".jsonl")), "rb") as file:
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)

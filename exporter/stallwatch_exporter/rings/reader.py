@@ -1,9 +1,9 @@
 """Read another process's ring: the new records, and the number of lost records.
 
-The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the
-reader reads the counter again after the records. Records that the writer could have begun to overwrite
-before this second read count as lost. The file is not mapped into memory, because a truncated mapping would
-end the reader with SIGBUS.
+The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the reader
+reads the counter again after the records. Records that the writer might have begun to overwrite before this
+second read count as lost. The file is not mapped into memory, because a truncated mapping would end the
+reader with SIGBUS.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Run a command for ``stallwatch run``: pass on its output and signals, and determine how it ended."""
+"""Run a command for ``stallwatch run``: pass on output and signals, and determine how the command ended."""

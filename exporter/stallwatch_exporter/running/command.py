@@ -1,4 +1,4 @@
-"""Run a command for ``stallwatch run``: pass its output through, and watch it from a thread."""
+"""Run a command for ``stallwatch run``: pass its output through and watch the command from a thread."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 
 def failed_beside(ends: Sequence[ProcessEnd]) -> ProcessEnd | None:
-    """Return the first program that failed while another program with its rank was training, or ``None``.
+    """Return the first program that failed while another of the same rank was training, or ``None``.
 
     The other program must still be running. Such programs are independent because the processes of one
     training run have different ranks.

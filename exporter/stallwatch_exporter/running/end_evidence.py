@@ -87,7 +87,7 @@ class EndEvidence:
     def due_in(self, now: float) -> float:
         """Return the time until the next check in seconds, or infinity if a check every second is enough.
 
-        Exit codes of processes that run only between two checks stay unknown.
+        Exit codes of processes that run only between two checks remain unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -213,7 +213,7 @@ def _died(found: Diagnosis) -> bool:
 
 
 def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
-    """Merge the agent's observations of a program with the reports of the program's probe."""
+    """Merge the agent's observations of a program with the reports from the program's probe."""
     return replace(
         reported,
         rank=own.rank if reported.rank is None else reported.rank,

@@ -1,4 +1,4 @@
-"""Classify the end of a command from its exit status, kernel counters, the scheduler, and its last lines."""
+"""Classify how a command ended by its exit status, kernel counters, the scheduler, and its last lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EndingWatch:
         self._host: int | None = None  # the machine's count of OOM kills at the time of `_kill`
 
     def counted(self) -> bool | None:
-        """Return whether the kernel counted an OOM kill since the start, or ``None`` if this is unknown."""
+        """Return whether the kernel has counted an OOM kill since the start, or ``None`` if unknown."""
         before, now = self.counts
         return _more_kills(before, now) is not None if before and now else None
 

@@ -1,4 +1,4 @@
-"""Track the memory use of a command, its memory limit, and the rank with the highest use.
+"""Track the memory use of a command, its memory limit, and the rank that uses the most memory.
 
 When a process is killed, a launcher reports only "Signal 9, error_file N/A". Therefore, the probe reports the
 memory of each rank, and the agent measures the command and its processes. In Kubernetes, the Pod shows why

@@ -59,7 +59,7 @@ class Programs:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
     def is_up(self, program: Program) -> bool:
-        """Return whether the program still runs."""
+        """Return whether the program is still running."""
         return program not in self.exits.ended_at and is_there(program.pid, steady.wall(program.seen))
 
     def close(self) -> None:

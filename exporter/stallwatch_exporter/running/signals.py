@@ -38,7 +38,7 @@ class SignalRelay:
     Enter the context before the command starts, so that no signal is lost.
 
     If the agent is in the terminal's foreground group, Control+C reaches the command directly, and a second
-    signal could interrupt the command's cleanup. Otherwise, the agent passes Control+C on. A signal to the
+    signal can interrupt the command's cleanup. Otherwise, the agent passes Control+C on. A signal to the
     whole process group (``kill -- -PGID``) reaches the command twice because a signal does not show who
     received it. Therefore, send signals only to the agent.
     """

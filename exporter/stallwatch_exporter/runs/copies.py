@@ -279,7 +279,7 @@ def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] =
 
 
 def _follow(context: bytes, text: bytes) -> bytes:
-    """Return the context for checking the next piece of the line, after `text` was written."""
+    """After `text` was written, return the context for checking the next piece of the line."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     return (context + text if not start else text[start:])[-_CONTEXT:]
 

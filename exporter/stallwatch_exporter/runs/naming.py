@@ -66,13 +66,13 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 def label_of(folder: str, label: str) -> str:
     """Return the label in a run's record, or the folder's name if the folder does not match the label.
 
-    An arbitrary label in a record could point outside the state folder.
+    An arbitrary label in a record can point outside the state folder.
     """
     return label if label and folder.startswith(f"{label}+") else folder
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """Return the command with its secrets masked, both within words and as whole words."""
+    """Return a copy of the command in which secrets are masked, both parts of words and whole words."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 

@@ -24,7 +24,7 @@ _LOOK_AHEAD = 1024
 
 
 class NoRecording(ValueError):
-    """Raised if a folder contains no log copies, or only copies without records."""
+    """Raised if a folder contains no log copies, or only copies that have no records."""
 
 
 def recorded_files(folder: Path) -> list[Path]:

@@ -40,7 +40,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """If the block has content, empty it because another file of the folder has more recent content."""
+        """If the block has content, empty it because another file in the folder has more recent content."""
         if not self._is_blank:
             self.write(b"")
 

@@ -106,7 +106,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
 
 class ReservedContent(msgspec.Struct):
-    """Content of the reserved block, which is used if another file of the folder could not be written."""
+    """Content of the reserved block, which is used if another file in the folder could not be written."""
 
     info: AgentInfo
     diagnosis: Diagnosis | None = None
@@ -216,7 +216,7 @@ class RunFolder:
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Store the rest of the run in ``$TMPDIR`` or, if that also fails, only in memory."""
+        """Store the rest of the run's record in ``$TMPDIR`` or, if that also fails, only in memory."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -248,7 +248,7 @@ class RunFolder:
             self._diagnosis = None
 
     def write_json(self, name: str, record: Any) -> bool:
-        """Atomically write one record to a JSON file of this folder. Return whether that succeeded."""
+        """Atomically write one record to a JSON file in this folder. Return whether that succeeded."""
         if self.problem is not None:
             return False
         try:
@@ -338,7 +338,7 @@ class RunFolder:
 def list_runs(home: Path) -> list[AgentInfo]:
     """Return the readable records of all agents, newest first.
 
-    In a shared state folder, records and links of other accounts could point outside the folder. Therefore,
+    In a shared state folder, records and links of other accounts can point outside the folder. Therefore,
     `AgentInfo.folder` is set to the name of the folder that was read.
     """
     try:
@@ -452,7 +452,7 @@ def read_info(folder: Path) -> AgentInfo | None:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis | None:
-    """Return the diagnosis stored when the run ended, complete or reduced to fit into the reserve."""
+    """Return the diagnosis that was stored when the run ended, which might be reduced to fit the reserve."""
     whole = read_record(folder / "diagnosis.json", Diagnosis)
     kept = read_record(folder / NAME, ReservedContent) if whole is None else None
     return kept.diagnosis if kept is not None else whole
@@ -487,7 +487,7 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Return whether the agent still runs.
+    """Return whether the agent is still running.
 
     If the agent's process ID belongs to this namespace, the function checks the process. A process ID from
     another host, container, or boot can belong to any process on this host. In this case, the agent counts

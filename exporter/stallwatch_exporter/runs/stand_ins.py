@@ -75,7 +75,7 @@ def call(frames: Sequence[str], innermost: Callable[[], object]) -> object:
 
 
 def _function(file: str, line: int, name: str) -> FunctionType:
-    """Return a function that calls its argument and has this file, line, and name in its frame."""
+    """Return a function that calls its argument and whose frame has this file, line, and name."""
     code = _call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name.rpartition(".")[2])
     if sys.version_info >= (3, 11):
         code = code.replace(co_qualname=name)

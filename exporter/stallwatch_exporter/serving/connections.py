@@ -210,7 +210,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether a proxy and this server certainly agree on the end of the request."""
+        """Return whether a proxy and this server are certain to agree on where the request ends."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 

@@ -95,7 +95,7 @@ def normalised(names: Iterable[str]) -> frozenset[str]:
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name or pattern in lowercase Punycode and without a port, or ``None`` if invalid.
+    """Return a configured name or pattern as lowercase Punycode that has no port, or ``None`` if invalid.
 
     A pattern is ``*.domain`` or ``*``.
     """

@@ -215,7 +215,7 @@ class RunMetrics:
         self._counted[name, rank] = total
 
     def match(self, match: Match) -> None:
-        """Count a match of a rule."""
+        """Count a match for a rule."""
         self._series("rule_matches", match.rule).inc()
         if match.rule == TRACE_CACHE and _INVALIDATIONS[0] not in self._hooked:
             self._series("trace_cache_invalidations", self._rank(match.line.rank)).inc()

@@ -41,7 +41,7 @@ class Standalone:
         atexit.register(self.close)
 
     def look(self) -> None:
-        """Process the new records of the ring and update the metrics."""
+        """Process the new records in the ring and update the metrics."""
         for record in self._probing.read():
             self.metrics.hooked(record)
             self._progress.hooked(record)

@@ -77,7 +77,7 @@ def _silent(pairs: _Pairs) -> _Pairs:
 
 
 def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
-    """Record the answer of the rank's own probe, which contains the threads and counters of the rank."""
+    """Record the answer from the rank's own probe, which contains the threads and counters of the rank."""
     answer = queries.answer(rank.ring, query) if rank.ring else None
     if answer is None:
         return False

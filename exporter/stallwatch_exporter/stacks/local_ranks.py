@@ -33,7 +33,7 @@ _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 
 
 class LocalRank(msgspec.Struct, frozen=True):
-    """Process of one rank."""
+    """The process of one rank."""
 
     rank: int
     pid: int
@@ -177,7 +177,7 @@ def rank_environ(pid: int) -> dict[str, str]:
 
 
 def _last_write(rank: LocalRank) -> float:
-    """Return the time at which the rank last wrote into its ring."""
+    """Return the time at which the rank last wrote to its ring."""
     with contextlib.suppress(OSError, LayoutProblem):
         if rank.ring is not None:
             with contextlib.closing(RingReader(rank.ring)) as reader:

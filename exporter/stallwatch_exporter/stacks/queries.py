@@ -1,4 +1,4 @@
-"""Query a rank for its stacks through its pipe, with a signal to its faulthandler, or with py-spy."""
+"""Query a rank for its stacks through a pipe, with a signal to faulthandler, or with py-spy."""
 
 from __future__ import annotations
 

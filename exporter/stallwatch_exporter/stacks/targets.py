@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """Raised if no rank can be queried. `key` and `parameters` identify a message of the command line."""
+    """Raised if no rank can be queried. `key` and `parameters` identify a command-line message."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -133,7 +133,7 @@ def _rings_of(agent: int, home: Path) -> Path | None:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Stacks of a target's ranks, and the answer of each rank to the query."""
+    """Stacks of a target's ranks, and the answer from each rank to the query."""
 
     stacks: StallStacks
     answers: list[RankAnswer]

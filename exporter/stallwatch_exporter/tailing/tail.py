@@ -213,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the first offset with data. A writer that keeps its offset after a truncation leaves a hole."""
+    """Return the offset of the first data. A truncation leaves a hole if the writer keeps its offset."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

@@ -141,7 +141,7 @@ class Agent:
 
     @property
     def errors(self) -> int:
-        """Number of errors so far in the agent or a sink."""
+        """Number of errors that have occurred in the agent or a sink."""
         return self._guarded.errors
 
     # ---- lines
@@ -161,7 +161,7 @@ class Agent:
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
-        """Write a chunk to the log copies without reading it. Return its number of lines."""
+        """Write an unread chunk to the log copies. Return the number of lines in the chunk."""
         self._keep(chunk)
         self._skipped.add(chunk.source)
         self._unread += (lines := chunk.data.count(b"\n"))
@@ -182,7 +182,7 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Read output that was printed before the agent started. Move its timestamps by `shift` seconds."""
+        """Read output that was printed before the agent started. Shift its timestamps by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
@@ -378,7 +378,7 @@ class Agent:
                 self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return "warning" if the ranks still compute and the stall is short, or "critical" otherwise."""
+        """Return "warning" if the ranks are computing and the stall is short, or "critical" otherwise."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
@@ -530,7 +530,7 @@ class Agent:
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """Report a rank's warning of an upcoming failure."""
+        """Report a rank's warning about an upcoming failure."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())

@@ -116,7 +116,7 @@ class Alarms:
         self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add the matches of fatal causes, which are reported after all lines of the failure have arrived."""
+        """Add matches for fatal causes, which are reported after all lines of the failure have arrived."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -126,7 +126,7 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Add a rank's warning of an imminent or silent failure, to be reported after the next diagnosis."""
+        """Add a rank's warning about an imminent or silent failure. Report it after the next diagnosis."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
@@ -183,7 +183,7 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
-        """Open an incident for an unknown exception that was followed by a period without output.
+        """Open an incident for an unknown exception after which no output was printed for a while.
 
         If the cause is inferred later, or another exception follows, the incident is only updated.
         """
@@ -248,7 +248,7 @@ class Alarms:
         self._book.open("stall", rule, severity, now, **facts)
 
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
-        """Add the ranks' stacks to a stall that opened without them."""
+        """Add the ranks' stacks to a stall that was opened before the stacks were available."""
         for incident in self._book.of_kind("stall"):
             rank = stacks.odd[0] if stacks.odd and incident.is_standstill else incident.rank
             primary = diagnosis.primary
@@ -448,7 +448,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """Return the rank that blocks the run according to the stacks or the cause in the log."""
+    """Return the rank that, according to the stacks or the cause in the log, blocks the run."""
     if stacks is not None and stacks.odd and is_standstill(rule):
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
@@ -506,7 +506,7 @@ def _evidence(
 
 
 def _progress(progress: Progress, step: int | None = None) -> IncidentUpdate:
-    """Return the fields about the run's progress. If the problem began at a known `step`, use that step."""
+    """Return the progress fields of an incident. If the problem began at a known `step`, use that step."""
     last = step is None or step == progress.last_step
     return {
         "step": progress.last_step if last else step,

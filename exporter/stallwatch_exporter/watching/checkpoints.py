@@ -94,7 +94,7 @@ def in_background(job: Callable[[], None]) -> None:
 
 
 class _Look:
-    """Check of several paths by one thread."""
+    """A check of several paths by one thread."""
 
     def __init__(self, paths: list[Waiting], began: float) -> None:
         self.paths = paths

@@ -29,7 +29,7 @@ _SHARE = 20  # diagnoses use at most 1/20 of the time
 
 
 class Diagnoser:
-    """Diagnose the input read so far, with a minimum interval between two diagnoses."""
+    """Diagnose the input that has been read. Keep a minimum interval between two diagnoses."""
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ class Episodes:
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
     def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
-        """Return whether changes of the episode can be reported."""
+        """Return whether changes to the episode can be reported."""
         return True
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:

@@ -78,7 +78,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times shifted by `moved` seconds because the wall clock was changed."""
+    """Return the incident with all times shifted by `moved` seconds, the change of the wall clock."""
     over, since = incident.resolved_at, incident.stalled_since
     return msgspec.structs.replace(
         incident,
@@ -255,7 +255,7 @@ class IncidentManager:
 
 
 class Heartbeat:
-    """Call ``alive(problem)`` of every sink that has this method."""
+    """Call ``alive(problem)`` on every sink that has this method."""
 
     def __init__(self, sinks: Sequence[Any]) -> None:
         self._callbacks = optional_methods(sinks, "alive")
@@ -275,7 +275,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """Store and report the problems of a run (`book`), combined into incidents by `episodes`."""
+    """Store the problems of a run in `book`, and report them as incidents that `episodes` combines."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder

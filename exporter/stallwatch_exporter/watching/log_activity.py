@@ -129,7 +129,7 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
 
 class Repeats:
-    """Find known messages that repeat without progress. Notices and harmless rules are ignored."""
+    """Find known messages that repeat while no progress is made. Notices and harmless rules are ignored."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._counts = {

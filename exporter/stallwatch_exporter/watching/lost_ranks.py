@@ -82,7 +82,7 @@ class RankExits:
             self._others_then[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
-        """Record the step in a record of a rank."""
+        """Record the step that a rank's record contains."""
         for ended in (self.well, self.badly):
             if record.time > ended.get(record.rank, record.time):  # a launcher restarted the rank
                 del ended[record.rank]
@@ -108,7 +108,7 @@ class RankExits:
     def look(
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """Record the running ranks, with and without a probe, and the exit codes of ended ranks."""
+        """Record the running ranks (whether or not they have a probe) and the exit codes of ended ranks."""
         for rank in [each for each in self.well if codes.get(each)]:  # for example, after SystemExit(1)
             self.badly[rank] = self.well.pop(rank)
         self._ended &= self.well.keys()

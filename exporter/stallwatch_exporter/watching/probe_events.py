@@ -176,7 +176,7 @@ def versions_in(event: Event) -> dict[str, str]:
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause with the features in a ``trainer`` event."""
+    """Return matches for failures that result from these versions and the features in a ``trainer`` event."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):

@@ -228,7 +228,7 @@ class ProbeIntake:
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _report(self, matches: Iterable[Match]) -> None:
-        """Report the matches of warnings, but only if their rules are in the catalogue."""
+        """Report the matches for warnings, but only if the rules are in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)

@@ -97,7 +97,7 @@ class HookedProgress(ProgressTracker):
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
-        """Record the counters of a rank that show activity other than steps."""
+        """Record a rank's counters that show activity other than steps."""
         rank = self._ranks.setdefault(record.rank, _Rank())
         if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
             self.active_at = max(self.active_at, record.time)

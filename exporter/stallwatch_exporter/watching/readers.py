@@ -60,7 +60,7 @@ class PrefixLearning:
 
 
 class Readers:
-    """Turn the bytes of each source into lines."""
+    """Turn the bytes from each source into lines."""
 
     def __init__(self) -> None:
         self.local_ranks: Sequence[int] = ()  #: ranks on this host; see ``LineReader``

@@ -86,7 +86,7 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Handle the end of a quiet period, and learn how long waits at its call site can last."""
+        """Handle the end of a quiet period. Learn how long waits at the period's call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
             # If a stall ended by itself, the next stall at the same call site is reported after 1.5 times

@@ -78,7 +78,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
 
 
 def _is_an_engines() -> bool:
-    """Return whether an engine of DeepSpeed, which contains the optimizer, counts the steps."""
+    """Return whether a DeepSpeed engine that contains the optimizer counts the steps."""
     hook = sys.modules.get(_DEEPSPEED)
     return hook is not None and bool(hook.trains())
 

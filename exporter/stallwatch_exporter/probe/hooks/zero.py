@@ -101,7 +101,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`. If a check is due, check its modules' modes."""
+        """Handle the start of a backward pass of `engine`. If due, check the modes of its modules."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -139,7 +139,7 @@ class EvalWatch:
 
 
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
-    """Return the modules of a model that are in evaluation mode, and their paths.
+    """Return a model's modules that are in evaluation mode, and the paths of these modules.
 
     If `strict` is False, return only modules that have trainable parameters themselves and no running
     statistics. The reason is that programs intentionally keep frozen parts and batch normalization in
