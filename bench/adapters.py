@@ -1,4 +1,4 @@
-"""Adapters for tools that name the cause of a failed run. Each adapter gets the folder of a run.
+"""Adapters for tools that name the cause of a failed run. Each adapter receives the folder of a run.
 
 To compare another tool, pass its command with ``--tool NAME=COMMAND`` (see docs/benchmark.md). All other
 tools run in the process of the benchmark.
@@ -49,7 +49,7 @@ def exit_code_of(folder: Path) -> int | None:
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """Convert a tool's name for a cause into classes of causes.json.
+    """Convert a tool's name for a cause into classes from causes.json.
 
     If causes.json does not contain the name, return the name unchanged.
     """
@@ -120,7 +120,7 @@ def grep_error(folder: Path) -> Answer:
 
 
 def nvrx() -> Adapter:
-    """Return an adapter that shows the first root-cause candidate of NVRx's signatures.
+    """Return an adapter that returns the first root-cause candidate from NVRx's signatures.
 
     NVRx is NVIDIA's resiliency extension. The adapter uses only its published patterns, whereas NVRx itself
     weighs the matches and has a language model evaluate them.
@@ -153,7 +153,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that finds the first line near a log's end with a template that is new to Drain3.
+    """Return an adapter that finds, near a log's end, the first line whose template is new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

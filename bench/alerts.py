@@ -283,7 +283,7 @@ def _row(name: str, delays: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Print the tables. Return the exit code 1 if a promise is not kept."""
+    """Print the tables. If a promise is not kept, return the exit code 1."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--lines", type=int, default=100, help="number of lines that match a rule (default: 100)"

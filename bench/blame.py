@@ -94,7 +94,7 @@ class Layout:
                 self.of[rank][axis] = id
 
     def program(self, rank: int) -> list[Operation]:
-        """Return the operations of one training step of a rank, in order.
+        """Return the operations in one of a rank's training steps, in order.
 
         All forward passes come first, then all backward passes, then the reduction of the gradients.
         """
@@ -212,7 +212,7 @@ class Trial:
         return program[self.call].group == group and number == before + 1
 
     def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
-        """Return the report of each host's agent and the names of the hosts whose agents do not respond."""
+        """Return the report from each host's agent and the names of the hosts whose agents do not respond."""
         parts = {}
         for first in range(0, self.layout.ranks, PER_HOST):
             ranks = range(first, first + PER_HOST)
@@ -336,7 +336,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return a line with the shares of right and wrong results and the longest time of an evaluation."""
+    """Return a line that shows the shares of right and wrong results and the longest evaluation time."""
     shares = Counter(result.verdict for result in results)
     sure = sum(result.verdict == "wrong" and result.confidence >= 0.9 for result in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

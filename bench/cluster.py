@@ -1,4 +1,4 @@
-"""Simulate hangs of training runs on many hosts. Measure the blamed ranks, notifications, and delays.
+"""Simulate hangs of training runs on many hosts. Evaluate the blamed ranks, notifications, and delays.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  # report to coordinators over HTTP, in real time
     python bench/cluster.py --pure --faults 500              # evaluate all reports in one process
@@ -74,7 +74,7 @@ class Trial:
 
 
 class Simulation:
-    """Two coordinators that receive the reports of agents, and a chat that receives the notifications."""
+    """Two coordinators that receive reports from agents, and a chat that receives the notifications."""
 
     def __init__(self, folder: Path) -> None:
         self.receiver = Receiver()
@@ -244,7 +244,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
 
 
 def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
-    """Evaluate the reports of all hosts in this process, without coordinators."""
+    """Evaluate the reports from all hosts in this process. Do not use coordinators."""
     for number, fault in planned:
         found = drawn(seed, number, fault, hosts, per_host)
         training, truth = found.training, found.truth

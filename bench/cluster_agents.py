@@ -1,6 +1,6 @@
-"""Simulate agents of many hosts that report to real coordinators over HTTP.
+"""Simulate the agents of many hosts. These agents report to real coordinators over HTTP.
 
-A simulated agent consists of two parts of Stallwatch: a `Member`, which gets the observations of its host
+A simulated agent consists of two parts of Stallwatch: a `Member`, which receives the observations of its host
 from the model (``cluster_training.py``), and the clients that send reports to the coordinators. The
 simulation includes clock errors, lost and late reports, agents that start late, coordinators that are killed,
 and hosts that cannot connect to each other.
@@ -96,7 +96,7 @@ class Service:
 
     @property
     def processor(self) -> float:
-        """The processor seconds that the coordinator has used."""
+        """The processor time that the coordinator has used, in seconds."""
         assert self._process is not None
         try:
             return self._used + sum(psutil.Process(self._process.pid).cpu_times()[:2])
@@ -122,7 +122,7 @@ class Service:
 
 
 class Carrier:
-    """A sender of one agent's reports. It tries the coordinators in order until one of them responds."""
+    """Sends one agent's reports, and tries the coordinators in order until one of them responds."""
 
     def __init__(
         self, key: str, agent: str, services: Sequence[Service], draw: random.Random, lost: float = 1.0

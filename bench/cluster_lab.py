@@ -4,9 +4,9 @@
 
 The hosts are namespaces of this machine (``tests/machine/namespaces.py``), and the ranks communicate with
 gloo. On each host, or for each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or the processes of
-``srun -N N``. Each start of the training gets several faults, one after another. Every fault except the last
-ends before the next fault begins. Each line of the JSON file describes one hang, including all messages about
-it.
+``srun -N N``. During each start of the training, several faults are injected one after another. Every fault
+except the last ends before the next fault begins. Each line of the JSON file describes one hang, including
+all messages about it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Start:
-    """A start of a training run, and the faults that are injected into it."""
+    """One start of a training run, and the faults that are injected into the run."""
 
     number: int
     launcher: str
@@ -96,7 +96,10 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Plan starts with `hangs` hangs in total, at most `each` for each start. `seed` sets random choices."""
+    """Plan starts with `hangs` hangs in total, at most `each` for each start.
+
+    `seed` determines all random choices.
+    """
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -120,7 +123,7 @@ def planned(
 
 
 class Cluster:
-    """One start of a training run on several hosts, with its agents and a chat for their messages."""
+    """One start of a training run on several hosts, with agents and a chat for the agents' messages."""
 
     def __init__(self, start: Start, seed: int, hosts: int, first: int, settle: float) -> None:
         self.start = start

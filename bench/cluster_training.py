@@ -528,7 +528,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
 
 
 def parts(found: Hang, time: float = 0.0) -> dict[str, StallStacks]:
-    """Return the stacks of each host whose agent responds, by host."""
+    """Return the stacks from each host whose agent responds, keyed by host."""
     return {host: found.stacks(host, time) for host in found.training.hosts if host not in found.truth.silent}
 
 

@@ -107,7 +107,8 @@ def visits(home: Path, name: str, **variables: str) -> None:
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     """Visit a page.
 
-    Return the seconds until the page is usable, and the processor seconds of the server and the browser.
+    Return three durations in seconds: the time until the page is usable, and the processor time of the server
+    and of the browser.
     """
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
@@ -128,7 +129,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
 
 
 def _used(server: psutil.Process) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the processor seconds of each process, for the server and for Chromium."""
+    """For the server and for Chromium, return the processor time of each process, in seconds."""
     by_process: tuple[dict[int, float], dict[int, float]] = ({}, {})
     ours = [server, *server.children(recursive=True)]
     chromium = [child for child in psutil.Process().children(recursive=True) if child not in ours]

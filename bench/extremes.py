@@ -180,7 +180,7 @@ finally:
 
 
 def measured(path: Path) -> tuple[float, float, float, str]:
-    """Return elapsed seconds, processor seconds, peak memory in MiB, and the first line of output."""
+    """Return the elapsed seconds, processor seconds, peak memory in MiB, and first line of output."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.NamedTemporaryFile() as peak:
         command = [sys.executable, "-c", _PROGRAM, "diagnose", "--workers", "1", str(path)]

@@ -1,4 +1,4 @@
-"""Faults of the trials. Each function changes a trial before the trial starts or while it runs."""
+"""Faults for the trials. Each function changes a trial before the trial starts or while it runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make one of the agent's writes fail, alone or with all later writes. Later trials use later writes."""
+    """Make one of the agent's writes fail, or all writes from that one on. Later trials use later writes."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]

@@ -1,4 +1,4 @@
-"""One trial of the fault matrix: a small training program under the real ``stallwatch``, with one fault."""
+"""One trial in the fault matrix: a small training program under the real ``stallwatch``, with one fault."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random number of seconds after the start. At that time, the training might have ended."""
+        """Return a random time, in seconds after the start. The training might end before this time."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -178,7 +178,7 @@ class Trial:
         self._threads.append(threading.Thread(target=work, daemon=True))
 
     def join(self) -> None:
-        """Wait for all scheduled actions."""
+        """Wait until all scheduled actions have finished."""
         for thread in self._threads:
             thread.join(PATIENCE)
 
@@ -255,7 +255,7 @@ class Trial:
         return self.result
 
     def discard(self, *, keep: bool = False) -> None:
-        """Remove the trial's folder or keep it with the result and the chat's messages."""
+        """Remove the trial's folder or, if `keep` is true, store the result and the chat's messages in it."""
         self.chat.close()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)

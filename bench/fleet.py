@@ -1,4 +1,4 @@
-"""Generate a day of metrics of many runs with DuckDB, in the format and order of the embedded store."""
+"""Use DuckDB to generate a day of metrics for many runs, in the format and order of the embedded store."""
 
 from __future__ import annotations
 

@@ -2,18 +2,18 @@
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
-Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged (``fuzzing/mutation.py``).
-Fast parsers get more inputs. An input fails if the parser raises an exception that its documentation does not
-name, stops responding, or needs unlimited memory. An input also fails if the parser takes more than ten times
-its median time per byte, three times in a row and for more than 10 ms. The file that ``--failures`` names
-contains a line for each failure, with the numbers that reproduce it:
+Each parser (``fuzzing/targets.py``) receives real samples that are spliced and damaged
+(``fuzzing/mutation.py``). Fast parsers receive more inputs. An input fails if the parser raises an exception
+that its documentation does not name, stops responding, or needs unlimited memory. An input also fails if,
+three times in a row, the parser takes more than ten times its median time per byte and more than 10 ms. The
+file that ``--failures`` names contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
 ``--state FILE`` stores the progress in a file, so that a later run can continue. ``--growth`` repeats samples
-and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns`` does the
-same with every regular expression of Stallwatch. If ``--engine atheris`` is set, libFuzzer follows the code
-coverage of one parser (``pip install atheris``).
+and tokens instead, and looks for parsers whose running time grows faster than the input size. ``--patterns``
+does the same with every regular expression of Stallwatch. If ``--engine atheris`` is set, libFuzzer follows
+the code coverage of one parser (``pip install atheris``).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """A runner that runs several tasks at a time and stores one line of JSON for each task."""
+    """Runs several tasks at a time and stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs

@@ -1,4 +1,4 @@
-"""Run one program of the live benchmark under the real ``stallwatch``, with a webhook as its chat."""
+"""Run one program of the live benchmark under the real ``stallwatch``, which uses a webhook as its chat."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Run:
     def _send(self, name: str, watcher: subprocess.Popen[bytes]) -> None:
         """Send a signal to the command and its descendants, as ``kill -STOP -- -PGID`` does.
 
-        Stallwatch itself does not get the signal.
+        Stallwatch itself does not receive the signal.
         """
         if name == CTRL_C:
             os.killpg(watcher.pid, signal.SIGINT)
@@ -172,7 +172,7 @@ class Run:
                 process.send_signal(signal.Signals[name])
 
     def _event(self) -> float | None:
-        """Return the time of the first event, or ``None`` if no event has happened."""
+        """Return the time of the first event, or ``None`` if no event has occurred."""
         with contextlib.suppress(OSError):
             found = re.search(r"^BENCH EVENT ([\d.]+)", self._events.read_text(), flags=re.MULTILINE)
             return float(found[1]) if found else None

@@ -178,7 +178,7 @@ def _lacks(expected: Expected, message: Message) -> str:
 
 
 def _counts(alarms: Sequence[Message]) -> tuple[None, int, int]:
-    """Return ``None`` as the detection time and the numbers of opening and closing messages."""
+    """Return ``None`` for the detection time, followed by the numbers of opening and closing messages."""
     closed = sum(message.closes for message in alarms)
     return None, len(alarms) - closed, closed
 

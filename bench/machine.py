@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 
 def processor_seconds() -> float:
-    """Return the processor seconds of this process and of its finished child processes."""
+    """Return the processor time of this process and of its finished child processes, in seconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def measured(run: Callable[[], object]) -> tuple[float, float]:
-    """Run a function and return its processor seconds and elapsed seconds."""
+    """Run a function. Return its processor time and its elapsed time, in seconds."""
     used, start = processor_seconds(), time.perf_counter()
     run()
     return processor_seconds() - used, time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Compare the processor time of ``stallwatch diagnose`` for many logs and for one log of the same size.
+"""Compare the processor time of ``stallwatch diagnose`` for many logs and for one log of the same total size.
 
     python bench/many.py [OLD/stallwatch NEW/stallwatch] [--ranks 8 64 1024] [--sizes 1 4 10]
 
@@ -75,7 +75,7 @@ def timed_out(rank: int, last: datetime) -> str:
 
 
 def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with the logs of `ranks` ranks, with eight ranks per host.
+    """Write a folder with the logs of `ranks` ranks on hosts of eight ranks each.
 
     Return the folder and the number of the failing rank.
     """
@@ -145,7 +145,7 @@ class Version:
         self.environ = environment(folder)
 
     def diagnose(self, path: Path) -> tuple[float, int, int | None]:
-        """Return the processor seconds, the peak of resident memory in bytes, and the named rank."""
+        """Return the processor time in seconds, the peak resident memory in bytes, and the named rank."""
         command = [self.command, "diagnose", "--workers", "1", "--json", str(path)]
         with tempfile.TemporaryFile() as printed:
             child = subprocess.Popen(command, env=self.environ, stdout=printed, stderr=subprocess.DEVNULL)

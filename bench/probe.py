@@ -202,7 +202,7 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 def microseconds(step: Step, first: int) -> tuple[list[float], int]:
     """Run a step in batches for about ``SECONDS`` seconds.
 
-    Return the microseconds per step of each batch and the number of the last step.
+    Return the microseconds per step for each batch, and the number of the last step.
     """
     number, took, until = first, [], time.perf_counter() + SECONDS
     while (begin := time.perf_counter()) < until:
@@ -323,7 +323,7 @@ def cold(folder: Path) -> dict[str, Costs]:
 
 
 def rendering_milliseconds() -> tuple[float, int]:
-    """Return the milliseconds of a scrape and the number of series.
+    """Return the duration of a scrape in milliseconds and the number of series.
 
     All values of the ten thousand series change between two scrapes. The unit is processor time.
     """

@@ -1,4 +1,4 @@
-"""Read recordings of healthy runs as lines with times."""
+"""Read recordings of healthy runs as timed lines."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     python bench/samples.py [LOG]
 
 Without LOG, the benchmark generates the log of a rank that prints progress bars, dictionaries, and the lines
-of programs such as DeepSpeed and Megatron. ripgrep gets as many patterns as the catalogue contains. The runs
-of the two programs alternate, and the ratio compares their median times.
+of programs such as DeepSpeed and Megatron. ripgrep receives as many patterns as the catalogue contains. The
+runs of the two programs alternate, and the ratio compares their median times.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def unnamed(pattern: str) -> str:
 
 
 def accepted(pattern: str) -> bool:
-    """Return True if rg can compile the pattern."""
+    """Return True if ripgrep can compile the pattern."""
     command = ["rg", "--no-unicode", "-e", pattern, os.devnull]
     return subprocess.run(command, capture_output=True, check=False).returncode < 2
 

@@ -1,7 +1,7 @@
 """Compare how fast Stallwatch and other tools read a log, and print ratios of times from the same run.
 
-All readers get the same generated log and the same patterns. Their counts are compared before any times are
-measured. The rounds are interleaved, so a slow moment of the machine affects all readers.
+All readers receive the same generated log and the same patterns. Their counts are compared before any times
+are measured. The rounds are interleaved, so a slow moment of the machine affects all readers.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _rounds(
     rounds: int,
     console: Console,
 ) -> tuple[Taken, Taken]:
-    """Return each reader's elapsed seconds, and its processor seconds, which depend less on other load."""
+    """Return each reader's elapsed time, and its processor time, which depends less on other load."""
     seconds: Taken = {reader.name: [] for reader in readers}
     processor: Taken = {reader.name: [] for reader in readers}
     for number, reader in itertools.product(range(rounds), readers):

@@ -35,10 +35,10 @@ class Contender(NamedTuple):
 
 
 def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
-    """Return the catalogue's patterns that every tool can search at full speed, and lines that match them.
+    """Return two values: the patterns that every tool can search for at full speed, and matching lines.
 
-    Patterns with counted repeats are excluded, because they need automata with thousands of states. For such
-    patterns, ripgrep uses an automaton that is 500 times slower.
+    Patterns with counted repeats are excluded, because they require automata that have thousands of states.
+    For such patterns, ripgrep uses an automaton that is 500 times slower.
     """
     matcher_pages, faults, left = [], [], limit
     for page in catalogue.pages.values():

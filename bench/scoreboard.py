@@ -134,7 +134,7 @@ def reliability(claimed: list[Claim]) -> list[str]:
 
 
 def calibrated(claimed: list[Claim]) -> list[str]:
-    """Return the section about all corpora, which shows the reliability of the confidence on each half."""
+    """Return the section about all corpora, which shows the reliability of the confidence in each half."""
     lines = [
         f"## {CALIBRATION}",
         "",
@@ -162,7 +162,7 @@ def calibrated(claimed: list[Claim]) -> list[str]:
 
 
 def levels(claimed: list[Claim]) -> list[str]:
-    """Return a table that shows how often the causes with each confidence are right.
+    """Return a table that shows, for each confidence, how often the causes are right.
 
     The table uses only the development half, on which the confidences are calibrated.
     """

@@ -22,7 +22,7 @@ BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
 
 @dataclass(frozen=True)
 class Outcome:
-    """The diagnosis of one case, with the label of the case."""
+    """The diagnosis and the label of one case."""
 
     case: str
     label: str
@@ -74,7 +74,7 @@ _Z = 1.959964  #: quantile of the normal distribution for 95%
 
 @dataclass(frozen=True)
 class Share:
-    """The share of right cases, with the number of right cases and the number of all cases."""
+    """The share of right cases: the number of right cases and the number of all cases."""
 
     right: int
     all: int
@@ -210,7 +210,7 @@ def expected_error(claimed: Iterable[Claim]) -> float:
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """Return the label, the different name in the diagnosis, and the count of each confusion.
+    """For each confusion, return the label, the different name in the diagnosis, and the count.
 
     The most frequent confusion comes first.
     """

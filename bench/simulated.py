@@ -44,7 +44,7 @@ Steps = Callable[[], float]  # returns the duration of the next step in seconds
 
 @dataclass
 class Course:
-    """The parameters of a run that all parts of the run share."""
+    """The parameters that all parts of a run share."""
 
     draw: random.Random
     hooked: bool = True
@@ -56,7 +56,7 @@ class Course:
         return low * (high / low) ** self.draw.random()
 
     def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Report]:
-        """Yield the signals of the start of a run.
+        """Yield the signals from the start of a run.
 
         Imports come before the first signal of the probe. Loading and a first step with compilation follow.
         """

@@ -8,7 +8,7 @@ independent Gaussian, independent log-normal, or Gaussian with an autocorrelatio
 
 * Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
-  certainty (``fewest``). Even a test that knows the level of the noise and the time of the slow-down needs
+  certainty (``fewest``). Even a test that knows the level of the noise and the time of the slowdown needs
   at least this many steps. No test can average out lasting noise.
 * False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
   parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
@@ -46,9 +46,9 @@ from stallwatch_rules.judgements.slow_hosts import (
 SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
 NOISES = ("gaussian", "log-normal", "AR(1)")
 CORRELATION = 0.7  # autocorrelation of the AR(1) noise
-WARM = 64  # number of healthy steps before the slow-down
+WARM = 64  # number of healthy steps before the slowdown
 SLOWER = 0.10
-MOST = 2000  # maximum number of steps until a slow-down is found
+MOST = 2000  # maximum number of steps until a slowdown is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
 CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
 _99 = 2.326  # 99% quantile of the normal distribution, in standard errors
@@ -123,7 +123,7 @@ def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
     """Return the number of steps that any test needs for a certainty of `Z + errors` standard errors.
 
     A test can compare each step with the duration that the previous step predicts. At the first slow step,
-    the difference shows the whole slow-down. At each later step, the difference shows only the part that
+    the difference shows the whole slowdown. At each later step, the difference shows only the part that
     the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
@@ -132,7 +132,7 @@ def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
 
 
 def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
-    """Return one line of the table of slow-downs."""
+    """Return one line of the slowdown table."""
     steps = sorted(math.inf if item is None else item for item in found)
     soon = sum(step <= 10 for step in steps) / len(steps)
     middle, last = statistics.median(steps), steps[math.ceil(0.99 * len(steps)) - 1]
@@ -153,11 +153,11 @@ def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Ite
         yield np.exp(sigma * state) if noise == "log-normal" else np.maximum(0.02, 1 + sigma * state)
 
 
-# ---- slow-downs, found by Stallwatch
+# ---- slowdowns, found by Stallwatch
 
 
 def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
-    """Return the number of steps after which each slow-down was found.
+    """Return the number of steps after which each slowdown was found.
 
     The number is ``None`` if no host or a healthy host was blamed.
     """

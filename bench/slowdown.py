@@ -1,4 +1,4 @@
-"""Measure the false alarms of the slow-down test, and its delay for real slow-downs, in simulated series.
+"""In simulated series, measure the slowdown test's false alarms and its delay for real slowdowns.
 
 The test runs after every step of each series, as in live use. Usage: `python bench/slowdown.py [SERIES]`
 """

@@ -1,4 +1,4 @@
-"""Compare the false stalls and the delays of the stall watch with the results of fixed timeouts.
+"""Compare the stall watch's false stalls and delays with those of fixed timeouts.
 
     make bench-stall
 
@@ -100,7 +100,7 @@ def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
 
 
 def false_stalls(verdicts: list[Verdict]) -> str:
-    """Return a line for each kind of run, with the number of stalls that were reported for healthy runs."""
+    """Return, in a line for each kind of run, the number of stalls that were reported for healthy runs."""
     lines = [
         f"{'false stalls':34}{'hours':>8}{'stacks':>8}{'without':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
@@ -113,7 +113,7 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """Return a line for each kind of run, with the seconds from the last activity to the report of a hang."""
+    """Return, in a line for each kind of run, the seconds from the last activity to the report of a hang."""
     lines = [
         f"{'seconds until a hang is reported':34}{'hangs':>8}{'median':>8}{'90%':>8}{'longest':>9}"
         f"{'without stacks: median':>23}{'longest':>9}"

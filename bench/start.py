@@ -1,4 +1,4 @@
-"""Measure the cost of starting `stallwatch run -- true`, and the cost of its agent while 8 ranks print.
+"""Measure the cost of starting `stallwatch run -- true`, and the cost of an agent while 8 ranks print.
 
 Each rank prints 10 lines per second. The runs of the versions alternate, and each version has its own caches.
 Usage: `python bench/start.py OLD/stallwatch NEW/stallwatch`
@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(stallwatch: str, folder: Path) -> float:
-    """Return the processor seconds of `stallwatch run -- true`, including the command itself."""
+    """Return the processor time of `stallwatch run -- true`, including the command itself, in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [stallwatch, "run", "--port", "0", "--", "true"]
     subprocess.run(command, env=environment(folder), stderr=subprocess.DEVNULL, check=True)

@@ -3,8 +3,8 @@
     python bench/step_cost.py
 
 A step consists of a batch of a data loader, a forward pass, ten collectives, a backward pass, and an
-optimizer step. The step calls replacements with the same interface as torch, once with the probe's hooks and
-once without them, in the same process. All kinds of steps come in random order. Between two steps, the
+optimizer step. The step calls replacements that have the same interface as torch: once with the probe's hooks
+and once without hooks, in the same process. All kinds of steps come in random order. Between two steps, the
 benchmark fills the caches with other data, as training does. The unit is processor time, on which other
 programs have less influence.
 """
@@ -166,7 +166,7 @@ def watched(probe: Probe) -> Library:
 
 
 def step_costs(folder: Path) -> dict[str, Costs]:
-    """Return the cost of the hooks per step: without a record, with a record, and per additional batch."""
+    """Return the hooks' cost for a step without a record, a step with a record, and an additional batch."""
     probe = Probe(folder, {"RANK": "0"})
     ours, plain, work = watched(probe), Library(), Work()
     ours.start()

@@ -1,4 +1,4 @@
-"""Compare the speed of two checkouts of Stallwatch and of ripgrep, which alternately read the same logs.
+"""Compare the speed of two Stallwatch checkouts and ripgrep, which take turns reading the same logs.
 
     python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
 

@@ -1,4 +1,4 @@
-"""Store the diagnoses of every log on this machine and compare them after a change.
+"""Store the diagnosis of every log on this machine and compare the diagnoses after a change.
 
     python bench/verdicts.py write before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
@@ -51,7 +51,7 @@ def _catalogue() -> Catalogue:
 
 
 def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
-    """Return the row of one case: its name, and the JSON report without times."""
+    """Return the row for one case: the case's name, and the JSON report without times."""
     name, content = case
     diagnosis = diagnosis_of(content, _catalogue())
     # Remove the path of the checkout, because a different checkout has the same logs at a different path.

@@ -104,7 +104,7 @@ class SimulatedLooks:
 
 
 class Watched:
-    """The parts of the agent that detect stalls. They get the same inputs as in the agent."""
+    """The parts of the agent that detect stalls. They receive the same inputs as in the agent."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
@@ -172,7 +172,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Watch a run until its time is over. Then let the run stall in its current activity."""
+    """Watch a run until its duration has passed. Then make the run stall in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:

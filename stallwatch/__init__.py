@@ -63,10 +63,10 @@ def diagnose(
     timeout: float | None = None,
     packs: Iterable[str] = (),
 ) -> Diagnosis:
-    """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
+    """Diagnose a run from its logs, as ``stallwatch diagnose`` does.
 
     `paths` are files, folders, globs, or archives. ``Diagnosis.notes`` lists unreadable files. All other
-    files are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` names the
+    files are diagnosed. `language` is the language of the diagnosis: ``en`` or ``zh``. `baseline` names the
     logs of a healthy run. Lines that do not occur in these logs are reported as new. `packs` contains the
     names of opt-in rule packs, as for ``--rules-pack``.
 
@@ -75,10 +75,10 @@ def diagnose(
     problem, the newest training job. The first note names the job. `job` selects a different job
     (``ValueError`` if it does not exist). `together` reads all files as one run.
 
-    `workers` is the number of processes, including this process, that read the files of a large run. If
-    there are several processes, the calling script needs an ``if __name__ == "__main__":`` guard. If
-    `executor` is set, it reads the files instead, on any hosts that have the files at the same paths. The
-    diagnosis does not depend on `workers` or `executor`.
+    `workers` is the number of processes, including this process, that read the files of a large run. If there
+    are several processes, the calling script requires an ``if __name__ == "__main__":`` guard. If `executor`
+    is set, it reads the files instead, on any hosts that have the files at the same paths. The diagnosis does
+    not depend on `workers` or `executor`.
 
     Reading stops after `timeout` seconds. The first note and ``Diagnosis.stats`` then report the unread
     files.

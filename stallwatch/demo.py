@@ -1,4 +1,4 @@
-"""Implement ``stallwatch demo``: replay a recorded real stall under ``stallwatch run``.
+"""Implement ``stallwatch demo``: replay the recording of a real stall under ``stallwatch run``.
 
 The demo starts the same processes that users run: the dashboard and ``stallwatch run``. Environment variables
 set their state folder and their chat. Only the chat is specific to the demo.
@@ -220,7 +220,7 @@ def _start_dashboard(
 
 
 def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
-    """Explain each change of the run's state on the screen until the run ends. Return its exit code."""
+    """On the screen, explain each change in the run's state until the run ends. Return its exit code."""
     shown_state = ""
     while True:
         ended = run.poll() is not None

@@ -144,7 +144,7 @@ def relinked(text: str, path: str, name: str, repo_url: str | None) -> str:
 
 
 def site_page(path: str) -> str | None:
-    """Return the site's page for a file of the repository, or ``None`` if the file has no page."""
+    """Return the site's page for a file in the repository, or ``None`` if the file has no page."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
     if path.startswith(_CATALOGUE):
@@ -256,7 +256,7 @@ def condition(text: str, language: str) -> str:
 
 
 def fenced(text: str) -> str:
-    """Return the text as a fenced block of Markdown."""
+    """Return the text as a fenced Markdown code block."""
     ticks = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{ticks}text\n{text.rstrip()}\n{ticks}"
 

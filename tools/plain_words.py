@@ -1,10 +1,10 @@
 """Find private words, and words that the style guide advises against: ``python tools/plain_words.py``.
 
-If ``--sample SEED`` is set, print random texts instead, for a reader who rates them.
+If ``--sample SEED`` is set, print random passages instead, for a reader who rates them.
 
 `plain_words.toml` lists the words with their replacements and the contexts in which they are correct. The
-check covers the names in Python code, docstrings, comments, help texts, the documentation, the rule pages,
-and the English messages. It ignores code spans, code blocks, and links.
+check covers the names in Python code, docstrings, comments, help text, the documentation, the rule pages, and
+the English messages. It ignores code spans, code blocks, and links.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Word:
     skipped: tuple[str, ...]  #: files where the word is not searched for
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the occurrences of the word in a text, except in contexts where the word is correct."""
+        """Yield the occurrences of the word in `text`, except in contexts where the word is correct."""
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):
@@ -66,7 +66,7 @@ class Word:
 
 
 class Text(NamedTuple):
-    """A paragraph or a name. Each line is stored with its line number in the file."""
+    """A passage: a paragraph or a name. Each line is stored with its line number in the file."""
 
     kind: str
     lines: list[tuple[int, str]]
@@ -107,7 +107,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def files() -> list[str]:
-    """Return the files to check. Historical records and texts that other programs print are excluded."""
+    """Return the files to check. Historical records and text that other programs print are excluded."""
     past = ("CHANGELOG.md", "docs/decisions/", "docs/reviews/", "tests/", "README.zh.md")
     names = _listed("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
     return [name for name in names if not name.startswith(past)]
@@ -130,7 +130,7 @@ def check(names: Iterable[str], words: list[Word]) -> Iterator[Hit]:
 
 
 def hits(name: str, text: Text, words: list[Word]) -> Iterator[Hit]:
-    """Yield the hits in one text of a file."""
+    """Yield the hits in one passage from a file."""
     joined = "\n".join(line for _, line in text.lines)
     for word in words:
         for found in word.hits(joined):
@@ -140,7 +140,7 @@ def hits(name: str, text: Text, words: list[Word]) -> Iterator[Hit]:
 
 
 def texts(name: str, source: str) -> Iterator[Text]:
-    """Yield the texts of a file."""
+    """Yield the passages in a file."""
     if name.endswith(".py"):
         yield Text("names", [(1, spelled(Path(name).stem))])
         yield from _python(source)
@@ -178,7 +178,7 @@ def _python(source: str) -> Iterator[Text]:
 
 
 def _segment(lines: list[str], node: ast.expr) -> str:
-    """Return the source of a node; `ast.get_source_segment` would split the whole file for each node."""
+    """Return the source of a node. `ast.get_source_segment` would split the whole file for each node."""
     last = node.end_lineno or node.lineno
     quoted = lines[node.lineno - 1 : last]
     quoted[-1] = quoted[-1].encode()[: node.end_col_offset].decode()  # the offsets count bytes
@@ -198,7 +198,7 @@ def _defined(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _strings(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield docstrings and the help texts of options."""
+    """Yield docstrings and the help text of options."""
     candidates: list[ast.expr] = []
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if node.body and isinstance(node.body[0], ast.Expr):
@@ -211,7 +211,7 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Yield the comments. Consecutive lines that contain only comments form one text."""
+    """Yield the comments. Consecutive lines that contain only comments form one passage."""
     block: list[tuple[int, str]] = []
     is_open = False  # True if the next line can continue the block
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -251,10 +251,10 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the group, location, and source of random texts. `DRAWN` sets their number for each group.
+    """Yield the group, location, and source of random passages. `DRAWN` sets their number for each group.
 
-    Lines before and after a text are included, because a docstring is read together with its function. ``>``
-    marks the lines of the text itself.
+    Lines before and after a passage are included, because a docstring is read together with its function.
+    ``>`` marks the lines of the passage itself.
     """
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in DRAWN}
     for name in [*files(), *_listed("rules/stallwatch_rules/locale/zh/*.json")]:
@@ -276,13 +276,13 @@ def sample(seed: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_rated(text: Text, is_chinese: bool) -> bool:
-    """Return True if a text is long enough for a rating. Headings, code, and type comments are not rated."""
+    """Return True if a passage is long enough to rate. Headings, code, and type comments are not rated."""
     plain = "\n".join(line for _, line in text.lines)
     return len((_CHINESE if is_chinese else _WORD).findall(plain)) > 3 and not _NO_TEXT.match(plain)
 
 
 def _in_context(name: str, lines: list[str], text: Text) -> tuple[str, str]:
-    """Return the location of a text, and its lines together with the lines before and after the text."""
+    """Return the location of a passage, and its lines together with the lines before and after them."""
     before, after = CONTEXT
     first, last = text.lines[0][0], text.lines[-1][0]
     numbers = range(max(1, first - before), min(len(lines), last + after) + 1)

@@ -1,6 +1,6 @@
 """Check that packages still print the rules' text: ``python tools/verify_rules.py --package deepspeed``.
 
-A rule is found if the fixed text of one of its patterns is found in the strings of the package's Python, C++,
+A rule is found if the fixed text of one of its patterns is found in the strings in the package's Python, C++,
 or compiled files. Rules for other versions are skipped. ``docs/rules.md`` describes the exact conditions.
 """
 

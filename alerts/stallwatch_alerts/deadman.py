@@ -52,7 +52,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Within `timeout` seconds in total, stop pinging and send the signal `last`, unless it is `None`."""
+        """Within `timeout` seconds in total, stop pinging and, if `last` is not `None`, send this signal."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -133,7 +133,7 @@ class DeadmanSink:
         self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:
-        """Return the reason why the agent cannot monitor the run, or "" if the agent can."""
+        """Return the reason why the agent cannot monitor the run, or "" if monitoring works."""
         silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
             return f"the agent has not checked the run for {duration_text(silent)}"

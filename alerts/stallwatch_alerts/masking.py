@@ -1,4 +1,4 @@
-"""Mask chat URLs for display, so that a user recognizes the URL but sees no secret."""
+"""Mask chat URLs for display, so that users recognize the URLs but see no secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mask_url(url: str) -> str:
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """Return a library's error text with the URL and all its secret pieces masked.
+    """Return a library's error message with the URL and all of the URL's secret pieces masked.
 
     Short pieces can be ordinary words. Therefore, a short piece is masked only if it is in an address or in
     quotes, or if it cannot be a word. Apprise abbreviates pieces to their first and last characters
@@ -55,7 +55,7 @@ def hide_secrets(text: str, url: str) -> str:
 
 
 def error_line(error: Exception, url: str) -> str:
-    """Return the first line of a database's error without the secrets in `url`, or "" if there is no text.
+    """Return the first line of a database error, without the secrets in `url`, or "" if the error is empty.
 
     SQLAlchemy prints the SQL statement in the following lines.
     """
@@ -63,7 +63,7 @@ def error_line(error: Exception, url: str) -> str:
 
 
 def _pieces(url: str) -> set[str]:
-    """Return the texts to mask: the URL, its components, and their encoded forms in a library's output."""
+    """Return the strings to mask: the URL, its components, and the encoded forms that libraries print."""
     _, _, rest = url.strip().partition("://")
     place, slash, path = rest.partition("/")
     found = {url.strip(), rest, place.rpartition("@")[0], slash + path if path else "", path}

@@ -32,7 +32,7 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one line of at most `limit` characters without secrets, mentions, markup, or links.
+    """Return one line of at most `limit` characters that contains no secrets, mentions, markup, or links.
 
     Question marks replace lone surrogates, which cannot be encoded in a request.
     """

@@ -1,4 +1,4 @@
-"""Define notifications: their text, their facts, the channel interface, and the keys that record delivery."""
+"""Define the content of notifications, the channel interface, and the keys that record deliveries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def facts_of(**known: Fact) -> dict[str, Fact]:
 def incident_notice(
     incident: Incident, language: str, page: RulePage | None, *, ending: bool = True
 ) -> Notice:
-    """Return the notice about an incident that opened or resolved, by default with the run's ending."""
+    """Return the notice about an incident that opened or resolved.
+
+    If `ending` is false, the message omits the lines about how the run ended.
+    """
     odd = incident.stacks.odd if incident.stacks is not None else ()
     facts = {name: getattr(incident, name) for name in facts_of() if name != "odd_ranks"}
     facts = facts_of(**facts, odd_ranks=",".join(str(rank) for rank in odd))
@@ -111,7 +114,7 @@ def runbook_of(page: RulePage, settings: AlertSettings) -> str:
 
 
 def test_notice(language: str) -> Notice:
-    """Return a test notice for a channel, with every key of a real notice."""
+    """Return a test notice for a channel. The test notice has every key of a real notice."""
     facts = facts_of(id="stallwatch/test/test-message/1", kind="test", rule="test-message")
     return Notice(render_test(language), "info", facts)
 

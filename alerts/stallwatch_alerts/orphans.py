@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of dead agents when the next agent starts on the host."""
+"""When an agent starts on a host, report and resolve the incidents of agents that died there."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
     An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
     incidents that changed shortly before an agent died, and the incidents that the agent left open. No
-    message is sent twice, because the database records past notifications. Return the folders of these runs
-    with their agents. The caller passes them to `mark_reported` after everything is stored.
+    message is sent twice, because the database records past notifications. Return the folders of these runs,
+    each with its agent. The caller passes the result to `mark_reported` after everything is stored.
     """
     found: _Agents = []
     kept = kept_runs(home)
@@ -66,7 +66,7 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident in the folder's journal, which merges incidents of all hosts."""
+    """Return the last state of each incident in the folder's journal, which merges all hosts' incidents."""
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
@@ -101,7 +101,7 @@ def _of_run(kept: _Agents, key: str) -> _Agents:
 
 
 def _resolved(agents: _Agents) -> set[str]:
-    """Return the IDs of a multi-host run's incidents that any of its agents recorded as resolved."""
+    """Return the IDs of the incidents that any agent of a multi-host run recorded as resolved."""
     return {
         incident.id
         for folder, _ in agents

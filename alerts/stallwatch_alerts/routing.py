@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """A time range of the day in the users' time zone. The range can include midnight."""
+    """A daily time range in the users' time zone. The range can include midnight."""
 
     begin: time
     end: time
@@ -72,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RoutedChat(msgspec.Struct, frozen=True):
-    """A chat to notify of an incident, and the earliest time to notify it."""
+    """A chat to notify of an incident, and the earliest time for the notification."""
 
     url: str
     not_before: float = 0.0

@@ -1,4 +1,4 @@
-"""Define the settings of the alerts. The command line reads them from files, the environment, and flags."""
+"""Define the alert settings, which the command line reads from files, the environment, and flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """The settings of notifications: the chats, the language, the minimum severity, and the links."""
+    """The settings for notifications: the chats, the language, the minimum severity, and the links."""
 
     urls: tuple[str, ...] = ()  #: Apprise URLs: secrets that must not appear in any log or message
     language: Language = "en"
@@ -37,7 +37,7 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """The settings of ``stallwatch relay``: its address, its clients, its chats, and its health checks."""
+    """The settings for ``stallwatch relay``: its address, its clients, its chats, and its health checks."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: the TCP port; 0 lets the system choose a port

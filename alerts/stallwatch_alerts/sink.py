@@ -1,4 +1,4 @@
-"""Send incidents to chats. Each URL has its own thread, so an unreachable chat delays no other chat."""
+"""Send incidents to chats. Each URL has its own thread, so an unreachable chat does not delay other chats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEMBERED = 10_000
 class ChatSink(DeliveryQueue):
     """A delivery queue for an agent.
 
-    The queue receives every change of an incident. It sends a message when the incident opens and when it is
+    The queue receives every change to an incident. It sends a message when the incident opens and when it is
     resolved. Calls never block and never raise an exception. A warning whose impact depends on the next steps
     is held for `warning_seconds`.
     """
@@ -36,7 +36,7 @@ class ChatSink(DeliveryQueue):
         warning_seconds: float = 0.0,
         **delivery: Any,
     ) -> None:
-        """Create the sink; `delivery` contains the options of a `DeliveryQueue`."""
+        """Create the sink. `delivery` contains options for a `DeliveryQueue`."""
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -47,7 +47,7 @@ class ChatSink(DeliveryQueue):
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Receive a change of an incident. If the change needs a message, queue a message."""
+        """Receive a change to an incident. If the change requires a message, queue the message."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
@@ -150,7 +150,7 @@ class ChatSink(DeliveryQueue):
 
 
 def _shape(incident: Incident) -> tuple[object, ...]:
-    """Return the parts of an incident whose change justifies an edit of its message.
+    """Return the parts of an incident that, if they change, justify an edit of the incident's message.
 
     These parts do not include durations and counts.
     """

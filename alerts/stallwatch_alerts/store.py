@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of an incident: ``open``, ``worse``, ``better``, ``resolved``, or a user's action or note."""
+    """A change to an incident: ``open``, ``worse``, ``better``, ``resolved``, or a user's action or note."""
 
     at: float
     what: str
@@ -46,7 +46,7 @@ class IncidentStore:
 
     @classmethod
     def in_file(cls, home: Path, name: str) -> IncidentStore:
-        """Open a database of this name in the state folder.
+        """Open the database that has this name in the state folder.
 
         If the folder or the file is missing, create it with permissions only for the users of the folder.
         """
@@ -85,7 +85,7 @@ class IncidentStore:
         return next(iter(_readable([] if payload is None else [payload])), None)
 
     def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
-        """Return incidents whose ID begins with the text, newest first."""
+        """Return the incidents whose IDs begin with `text`, newest first."""
         mine = INCIDENTS.c.id.startswith(text, autoescape=True)
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:
@@ -93,7 +93,7 @@ class IncidentStore:
         return [incident for incident in found if incident.id.startswith(text)]  # LIKE in SQLite ignores case
 
     def history(self, incident: str) -> tuple[Change, ...]:
-        """Return the changes of the incident, oldest first."""
+        """Return the changes to the incident, oldest first."""
         query = select(HISTORY).where(HISTORY.c.incident == incident).order_by(HISTORY.c.id)
         with self._engine.connect() as connection:
             return tuple(Change(row.at, row.what, row.who, row.text) for row in connection.execute(query))

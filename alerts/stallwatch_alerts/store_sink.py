@@ -34,7 +34,7 @@ class _Notified(msgspec.Struct, frozen=True):
 
 
 class StoreSink:
-    """Writes every change of an incident in a separate thread, so that a slow disk does not delay the agent.
+    """Writes every change to an incident in a separate thread, so that a slow disk does not delay the agent.
 
     The thread opens the store on the first incident, because most runs have no incident and the import of
     SQLAlchemy takes a second. It then deletes incidents that ended more than `keep_days` ago. `report`

@@ -22,7 +22,7 @@ class Delivery:
 
 
 def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
-    """Send one test message to each URL. A failure of one URL does not affect the other URLs."""
+    """Send one test message to each URL. A failure for one URL does not affect the other URLs."""
     return [_try(url, language) for url in urls]
 
 

@@ -1,4 +1,4 @@
-"""Run a handler in a thread with a bounded queue. `put` never waits for the handler."""
+"""Run a handler in a thread that has a bounded queue. `put` never waits for the handler."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ NOISE: tuple[tuple[str, ...], ...] = (
 
 
 def _caught(s: Scene) -> Lines:
-    """Return the log lines of an exception that the program handled, with its traceback."""
+    """Return the log lines, including the traceback, of an exception that the program handled."""
     return [
         f"{s.iso},{s.chance.randrange(1000):03d} - data - ERROR - could not decode sample {s.chance.randrange(10**6)}, skipping",
         "Traceback (most recent call last):",
@@ -137,7 +137,7 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """A collector of a log's lines with their ranks. The `text` method adds the launcher's prefixes."""
+    """Collects a log's lines with their ranks. The `text` method adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()

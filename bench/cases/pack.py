@@ -28,7 +28,7 @@ _WORK = re.compile(r"/tmp/hang-\w+/(?:work|home/runs/[^/\"\s]+)")
 
 
 def clean() -> Scrubber:
-    """Return the scrubber from tests/repro, which removes local details, for the benchmark's folders."""
+    """Return a scrubber from tests/repro that removes local details, including the benchmark's folders."""
     base = scrubber(HERE / "programs", ROOT)
     return Scrubber({**dict(base._folders), str(ROOT / "bench" / "live_programs"): "/opt/train"}, _host(), ())
 

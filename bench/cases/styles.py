@@ -1,4 +1,4 @@
-"""Styles that training programs use to print their start, steps, evaluations, saves, and end.
+"""Styles in which training programs print their start, steps, evaluations, saves, and end.
 
 Each style is named after a program and follows the format of this program, with different numbers. A style
 consists of functions that take a `Scene` and return lines.

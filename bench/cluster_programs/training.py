@@ -40,7 +40,7 @@ class Faults:
         self._seen = 0
 
     def due(self, *kinds: str) -> int:
-        """If a fault of one of these kinds is due, record its start, and return its number.
+        """If a fault of one of these kinds is due, record its start and return its number.
 
         Otherwise, return 0.
         """

@@ -1,4 +1,4 @@
-"""Fuzz targets for files, for records of the probe, and for messages, settings, pages, and stored records."""
+"""Fuzz targets for files, records from the probe, messages, settings, pages, and stored records."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def webhooks() -> list[bytes]:
 
 
 def posts() -> list[bytes]:
-    """Return reports of agents, each with the header that authenticates it."""
+    """Return reports from agents, each with the header that authenticates it."""
     member_report = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
     group = {"ranks": [8, 9], "kind": "collective", "collectives": {"w": {"joined": 12, "done": 11}}}
     layout = [{"id": "w", "ranks": "0-15", "axis": "world"}]

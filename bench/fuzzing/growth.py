@@ -85,7 +85,7 @@ def slow(
 
 
 def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
-    """Repeat all units of all targets and report each parser whose time grows faster than its input."""
+    """Repeat all units of all targets and report each parser whose time grows faster than the input size."""
     found = 0
     for target in targets:
         count, worst, seen = 0, 0.0, 0

@@ -68,7 +68,7 @@ def from_system(data: bytes) -> str:
 
 @functools.cache
 def own_folder() -> Path:
-    """Return a folder for this process, if possible on an in-memory file system."""
+    """Return a folder for this process. If possible, the folder is on an in-memory file system."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -241,7 +241,7 @@ class Mutator:
         return b"\n".join(lines)
 
     def _with_other_values(self, data: bytes, chance: random.Random) -> bytes:
-        """Return the input after changing up to four values of its JSON, or of one of its JSON lines."""
+        """Return the input after changing up to four values in its JSON, or in one of its JSON lines."""
         lines = data.split(b"\n")
         at = chance.randrange(len(lines))
         for text, wrap in ((data, None), (lines[at], at)):

@@ -115,7 +115,7 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
 
 @functools.lru_cache(4096)
 def texts(pattern: str, flags: int) -> tuple[Text, ...]:
-    """Return texts that can take a backtracking engine a long time to match against the pattern."""
+    """Return strings that a backtracking engine can take a long time to match against the pattern."""
     tree = parser.parse(pattern, flags & ~re.DEBUG)
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)
@@ -155,7 +155,7 @@ def _walk(nodes: list[Any], before: str, found: dict[tuple[str, str], None]) -> 
 
 
 def _variants(nodes: list[Any]) -> list[str]:
-    """Return a few texts that the nodes match."""
+    """Return a few strings that the nodes match."""
     if len(nodes) == 1:
         op, argument = nodes[0]
         if op is C.BRANCH:
@@ -170,7 +170,7 @@ def _variants(nodes: list[Any]) -> list[str]:
 
 
 def _sample(nodes: Iterable[Any]) -> str:
-    """Return a short text that the nodes match. Ignore lookahead and lookbehind."""
+    """Return a short string that the nodes match. Ignore lookahead and lookbehind."""
     out = ""
     for op, argument in nodes:
         if op is C.LITERAL:
@@ -298,7 +298,7 @@ def is_searched(pattern: Pattern) -> bool:
 
 
 def search(report: Callable[[str], None]) -> list[Pattern]:
-    """Test all patterns. Report and return the patterns whose time grows faster than the text."""
+    """Test all patterns. Report and return those whose search time grows faster than the text length."""
     found = []
     for pattern in every_pattern():
         if (slowed := slow(pattern)) is not None:

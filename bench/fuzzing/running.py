@@ -61,7 +61,7 @@ class Result:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, part: Result) -> None:
-        """Add the results of other inputs of the target."""
+        """Add the results for other inputs of the target."""
         self.inputs += part.inputs
         self.seconds += part.seconds
         self.slowest, self.peak = max(self.slowest, part.slowest), max(self.peak, part.peak)
@@ -80,7 +80,7 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """A comparison of an input's time with the median time per byte of the target.
+    """Compares an input's time with the target's median time per byte.
 
     The time of an empty input is subtracted from all times, because it dominates the time of short inputs.
     Some parsers reject most inputs after the first bytes, which takes almost no time. Therefore, the median
@@ -184,7 +184,7 @@ def run(
 ) -> Result:
     """Run inputs `first` to `last` of a target. If an input ends the worker process, start a new process.
 
-    Stop the run at `end`, which is a time of the monotonic clock.
+    Stop the run at `end`, which is a time on the monotonic clock.
     """
     total = Result(target.name)
     began = first

@@ -1,4 +1,4 @@
-"""Samples for the inputs: recordings, log lines of rule pages, stored files of version 0.1, and forms."""
+"""Samples for the inputs: recordings, log lines from rule pages, stored files from version 0.1, and forms."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def logs() -> list[bytes]:
 
 @functools.cache
 def lines() -> list[bytes]:
-    """Return lines of the logs from `logs`, with one line for each template."""
+    """Return one line for each template in the logs from `logs`."""
     found = {
         re.sub(rb"\d+", b"0", line): line
         for log in logs()
@@ -204,7 +204,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
 
 
 def rank_files() -> list[bytes]:
-    """Return dumps of the torch flight recorder and a snapshot of ``stallwatch stacks``."""
+    """Return dumps from the torch flight recorder and a snapshot from ``stallwatch stacks``."""
     dumps = sorted((ROOT / "tests/logs/flight_recorder").iterdir())
     snapshot = (
         b'{"time":1.8e9,"seconds":0.1,"groups":[{"ranks":[0,1],"kind":"collective","what":"all_reduce"}],'
@@ -214,7 +214,7 @@ def rank_files() -> list[bytes]:
 
 
 def checkpoints() -> list[bytes]:
-    """Return files with tensors: safetensors, and the format of ``torch.save`` with a handwritten pickle."""
+    """Return tensor files: safetensors, and the format of ``torch.save`` with a handwritten pickle."""
     header = json.dumps(
         {"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"a": "b"}}
     ).encode()

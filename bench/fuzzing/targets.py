@@ -25,7 +25,7 @@ from stallwatch_rules.pages.page_body import PageError
 
 @dataclass(frozen=True)
 class Target:
-    """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers get more inputs.
+    """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers receive more inputs.
 
     ``size`` returns the effective size of an input. The time of the input is compared with this size. By
     default, the size is the number of bytes.

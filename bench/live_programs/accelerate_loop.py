@@ -101,7 +101,7 @@ def rank_1_hangs() -> None:
 
 
 def rank_1_leaves_the_gather_out() -> None:
-    """Skip the gather on rank 1, as if this rank had filtered out all of its last predictions."""
+    """On rank 1, skip the gather, as if this rank had filtered out all of its last predictions."""
     prepared = Prepared()
     prepared.train(70)
     if RANK == 0:

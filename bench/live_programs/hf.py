@@ -15,7 +15,7 @@ PACE = Pace()
 
 
 class Numbers(Dataset[dict[str, torch.Tensor]]):
-    """A dataset of sequences of consecutive numbers."""
+    """A dataset whose sequences contain consecutive numbers."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,4 +1,4 @@
-"""Run a notebook with ``jupyter nbconvert --execute``. Its kernel trains and prints only at the end."""
+"""Run a notebook with ``jupyter nbconvert --execute``. The output of its kernel appears only at the end."""
 
 from __future__ import annotations
 

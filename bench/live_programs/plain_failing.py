@@ -253,7 +253,7 @@ def truncated_checkpoint() -> None:
 
 
 def slow_down() -> None:
-    """Train with steps that become twice as long at a given step."""
+    """Train with steps that take twice as long from a given step on."""
     loop = Loop(0.2)
     loop.train(250)
     event("slow")

@@ -101,7 +101,7 @@ def rich_bar() -> None:
 
 
 def validation_lines() -> None:
-    """Print the progress of a validation, with a line every ten seconds."""
+    """Print a line about the progress of a validation every ten seconds."""
     for number in range(1, 161):
         jax_line(number)
         time.sleep(0.25)

@@ -1,6 +1,6 @@
 """Training on ranks that ``torch.multiprocessing.spawn`` starts.
 
-The ranks get their numbers as arguments, not as environment variables.
+The ranks receive their numbers as arguments, not as environment variables.
 """
 
 from __future__ import annotations

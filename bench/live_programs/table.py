@@ -67,7 +67,7 @@ CTRL_C = "Ctrl-C"  #: SIGINT for all processes of the terminal, including Stallw
 def family(
     name: str, file: str, *, needs: tuple[str, ...] = (), form: str = "python", seconds: float
 ) -> Program:
-    """Return the fields that are the same for all programs of a family."""
+    """Return the fields that are the same for all programs in a family."""
     return Program(name, name, file, "", seconds, form, needs=needs)
 
 

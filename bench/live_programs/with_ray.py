@@ -46,7 +46,7 @@ class Learner:
 
 
 def both(steps: int, hangs_at: int = -1) -> None:
-    """Start Ray on this machine, with an actor that plays and an actor that trains."""
+    """On this machine, start Ray, an actor that plays, and an actor that trains."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)

@@ -1,1 +1,1 @@
-"""The dashboard, with pages for all runs, for one live run, and for the post-mortem of uploaded logs."""
+"""The dashboard, which has pages for all runs, for one live run, and for post-mortems of uploaded logs."""

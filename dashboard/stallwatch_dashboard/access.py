@@ -1,4 +1,4 @@
-"""Assign users the role of viewer or operator, based on the claims of an OpenID Connect provider."""
+"""Assign users the role of viewer or operator, based on claims from an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True)
 class Login:
-    """The settings of the login. If ``metadata_url`` is empty, the dashboard has no login."""
+    """The login settings. If ``metadata_url`` is empty, the dashboard has no login."""
 
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
@@ -81,7 +81,7 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return all entries of a list of viewers or operators that would match this person."""
+    """Return every entry that, in a list of viewers or operators, matches this person."""
     names = {EVERYBODY}
     email = claims.get("email")
     # Ignore an unverified email address, because a person can enter someone else's address at the provider.

@@ -34,7 +34,7 @@ def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: flo
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """Return the number of records that the probe lost, for each run with losses, in descending order."""
+    """For each run in which the probe lost records, return their number, in descending order."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """Return the size of the stored metrics and the free space of the disk, in bytes.
+    """Return the size of the stored metrics and the free disk space, in bytes.
 
     Return None if there is no state folder.
     """

@@ -67,7 +67,7 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Accepts requests and WebSockets only for configured hostnames, and none from pages of other sites.
+    """Accepts requests and WebSockets only for configured hostnames, and none from other sites' pages.
 
     Streamlit accepts any WebSocket whose Host and Origin are the same (1.67, starlette_websocket.py), and the
     option ``server.allowedHosts`` cannot allow every IP address.

@@ -2,7 +2,7 @@
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
 ``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking these objects
-would take half of the server's time for each refresh of a page and block the pages of all other users.
+would take half of the server's time for each page refresh and block all other users' pages.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 
 def cell(text: str) -> str:
-    """Return `text` as `plain` does, made safe for a cell of a table that users can save as CSV."""
+    """Return `text` as `plain` does, and make it safe for a table cell that users can save as CSV."""
     return for_spreadsheet(plain(text, _MOST_CELL))
 
 

@@ -312,7 +312,7 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
 
 
 def name_hosts(key: str, hosts: Sequence[str], say: Say) -> str:
-    """Return the text of `key` with the hosts' names. If there are many hosts, include only a few names."""
+    """Return the text for `key` with the hosts' names. If there are many hosts, include only a few names."""
     more, names = len(hosts) - _FEW_HOSTS, say("list_comma").join(hosts[:_FEW_HOSTS])
     return say(f"{key}_more", names, more) if more > 0 else say(key, names)
 

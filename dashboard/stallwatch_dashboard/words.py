@@ -29,7 +29,7 @@ class Reader:
     now: float = 0.0  #: Unix seconds
 
     def say(self, key: str, *values: object) -> str:
-        """Return the text of a key, with its numbered placeholders replaced by the values."""
+        """Return the text for a key, with the values in place of the numbered placeholders."""
         shown = (self.seconds(value) if isinstance(value, Seconds) else value for value in values)
         return locale.templates(locale.language_of(self.language), AREA)[key].format(*shown)
 

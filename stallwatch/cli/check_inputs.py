@@ -40,7 +40,10 @@ class Inputs:
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the package versions from a file, another Python, or this Python. If unknown, return {}."""
+        """Return the package versions from a file, another Python, or this Python.
+
+        If the versions are unknown, return an empty dict.
+        """
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -197,7 +200,7 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a function that returns the source code of a module in a package of ``SOURCES``.
+    """Return a function that returns the source code of a module in one of the ``SOURCES`` packages.
 
     The packages are installed for the interpreter `python`, by default for this interpreter.
     """

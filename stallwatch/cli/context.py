@@ -1,4 +1,4 @@
-"""Share code among the commands: the effective configuration, the catalogue, options, and output."""
+"""Code that the commands share: the effective configuration, the catalogue, options, and output."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def hides_notifications(key: str) -> bool:
 
     Use this function for commands that list messages or send them manually. A mistake in a chat or a route
     does not stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated
-    to notifications do not stop them, either.
+    to notifications do not stop the commands either.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_NOTIFICATION_SECTIONS, UNREAD)
 
@@ -159,15 +159,15 @@ def setting_option(
 
 
 def language_option(command: _Command, key: str = "ui.language") -> _Command:
-    """Add the option for the language of the texts to a command."""
+    """Add the language option to a command."""
     about = "Language of the texts (default: en)."
     return setting_option(key, "--language", type=click.Choice(["en", "zh"]), help=about)(command)
 
 
 def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds the options of a server's address to a command.
+    """Return a decorator that adds the options for a server's address to a command.
 
-    `host` and `port` are the help texts of the options.
+    `host` and `port` contain the help text for the options.
     """
     ports = click.IntRange(lowest, 65535)
     address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
@@ -198,7 +198,7 @@ def catalogue_of(config: Config) -> Catalogue:
 
 
 def any_unread(problems: Iterable[InputProblem]) -> bool:
-    """Return whether any input could not be read; an empty file among other files does not count."""
+    """Return whether any input could not be read. An empty file among other files does not count."""
     return any(not problem.harmless for problem in problems)
 
 
@@ -230,7 +230,7 @@ def report_wrong_alerts(loaded: Config) -> bool:
 
 @contextmanager
 def extra(name: str, language: str = "en") -> Iterator[None]:
-    """If the block lacks a library, raise a usage error that names the extra that installs the library."""
+    """If a library that the block needs is missing, raise a usage error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -292,7 +292,7 @@ def local_time(moment: float) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return an empty table without borders, which removes terminal control characters from its cells."""
+    """Return an empty, borderless table that removes terminal control characters from its cells."""
     from rich.table import Table
     from rich.text import Text
 
@@ -309,7 +309,7 @@ def one_line(text: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line that contains text from other sources, without its control characters."""
+    """Print a line that contains text from other sources. Remove control characters from the line."""
     click.echo(one_line(text))
 
 

@@ -1,4 +1,4 @@
-"""Implement ``stallwatch coordinator``: a service that merges the reports of a cluster's runs."""
+"""Implement ``stallwatch coordinator``: a service that merges the reports from a cluster's runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_exporter.private import keep_private
 @rules_option
 @click.pass_obj
 def coordinator(app: App) -> None:
-    """Merge the reports of the agents of all runs and send messages on behalf of the agents.
+    """Merge the reports from the agents of all runs and send messages on behalf of the agents.
 
     \b
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator

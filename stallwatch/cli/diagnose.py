@@ -268,7 +268,7 @@ def _form(**options: bool) -> str | None:
 def _baseline(
     paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
-    """Return the baseline from the logs of a healthy run, or ``None``, and the problems with the files."""
+    """Return two values: the baseline from a healthy run's logs, or ``None``, and a list of problems."""
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
@@ -335,7 +335,7 @@ def _deliver(report: str, output: Path | None) -> bool:
 def report_each(
     found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
 ) -> str:
-    """Return a table with a row for each file, as text or Markdown, or all diagnoses as a JSON list."""
+    """Return all diagnoses as a JSON list, or as a text or Markdown table that has a row for each file."""
     if form == "json":
         from stallwatch_rules.report.json import to_json
 

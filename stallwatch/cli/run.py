@@ -38,7 +38,7 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
+    """Add the options for watching, such as ``--name``, ``--join``, and ``--port``, to a command."""
     announce = "Write a target file for Prometheus (file_sd_configs) to this folder."
     belongs = "Name of the run across several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host's agent)."

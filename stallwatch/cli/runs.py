@@ -65,7 +65,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Return a run's record, with facts from other files of its folder.
+    """Return a run's record, completed with facts from other files in the run's folder.
 
     If a full disk prevented storing the end, take the end from the incidents. If the agent was killed, take
     the time of its last write from its copies of the output.
@@ -84,7 +84,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """Return the table row of a run, which combines the records of all agents of the run."""
+    """Return the table row of a run, which combines the records of all the run's agents."""
     from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import duration_text
     from stallwatch_rules.text.redact import redact

@@ -90,7 +90,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return the stacks as JSON. The name of this host distinguishes snapshots of different hosts."""
+    """Return the stacks as JSON. The name of this host distinguishes snapshots from different hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

@@ -135,12 +135,12 @@ class Destinations:
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Do the periodic work of the receivers of incidents. Call this method if no agent calls it."""
+        """Do the incident receivers' periodic work. Call this method if no agent calls it."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
     def engine(self) -> Engine | None:
-        """Return a function that connects a run's agents through a PostgreSQL database, if configured."""
+        """If configured, return a function that connects a run's agents through a PostgreSQL database."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -157,7 +157,7 @@ class Destinations:
         self._terminal.notice(text)
 
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-        """Print how the command ended, after all earlier reports."""
+        """After all earlier reports, print how the command ended."""
         self.run_failed = bool(ending.failed)
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)

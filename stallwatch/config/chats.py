@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the IDs of all rules that an incident can have, including the rules of unloaded packs."""
+    """Return the IDs of all rules that an incident can have, including the rules in unloaded packs."""
     from stallwatch_exporter.incident import HOST_GONE, HOST_MISSING, RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 

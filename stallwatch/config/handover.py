@@ -48,7 +48,7 @@ def rule_folders(config: Config) -> list[Path]:
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return the limits for compressed logs and the deadline, `seconds` from the call, for all reading."""
+    """Return the limits for compressed logs, and the deadline for all reading: `seconds` after this call."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(
@@ -91,7 +91,7 @@ def exporter_settings(config: Config) -> ExporterSettings:
 
 
 def join_settings(config: Config) -> JoinSettings:
-    """Return the settings for the connection of a run's agents, and for ``stallwatch coordinator``."""
+    """Return the settings for connecting a run's agents and for ``stallwatch coordinator``."""
     from stallwatch_exporter.settings import JoinSettings
 
     return settings_of(config, JoinSettings, "join")

@@ -179,7 +179,7 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
 
 
 def _leave_out_foreign_rules(config: Config) -> None:
-    """Ignore rule folders that only the configuration file names if other accounts can write their pages."""
+    """Ignore rule folders that only the configuration file names and whose pages other accounts can write."""
     dirs = config.settings["rules.dirs"]
     if config.file is None or not dirs.source.startswith(str(config.file)):
         return
@@ -412,7 +412,7 @@ def _report_no_chats(config: Config) -> None:
 
 
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
-    """Report a name at the top level of the file that is not the name of a section."""
+    """Report a name that is at the top level of the file but is not the name of a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
     several = isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
     tables = several or isinstance(value, dict)
@@ -434,7 +434,7 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """Return the most similar name of a key, or "" if the name of a section is more similar."""
+    """Return the most similar key name, or "" if a section name is more similar."""
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

@@ -88,7 +88,8 @@ def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
     """Return why another account can write rule pages in this folder, or ``None`` if no other account can.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
-    create the link's target later. A folder is checked only once, even if several links point to it (`seen`).
+    create the link's target later. Each folder is checked only once (see `seen`), even if several links point
+    to the folder.
     """
     seen = set() if seen is None else seen
     try:

@@ -23,7 +23,7 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 
 class BadValue(ValueError):
-    """An error in a value of the configuration. The message contains the reason, but never a secret."""
+    """An error in a configuration value. The message contains the reason, but never a secret."""
 
 
 def _listed(text: str) -> list[str]:

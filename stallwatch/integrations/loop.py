@@ -1,6 +1,6 @@
 """Report from a training loop to the probe: ``training_run``, ``watch``, and the base class of callbacks.
 
-Under ``stallwatch run``, the rank's probe is used; otherwise, the rank itself serves /metrics. An error in
+Under ``stallwatch run``, the rank's probe is used. Otherwise, the rank itself serves /metrics. An error in
 this module is reported once, and the training continues.
 """
 

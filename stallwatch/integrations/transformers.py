@@ -1,4 +1,4 @@
-"""Define ``stallwatch.Callback()`` for TRL, LLaMA-Factory, ms-swift, and the Trainer of transformers.
+"""Define ``stallwatch.Callback()`` for TRL, LLaMA-Factory, ms-swift, and the Transformers ``Trainer``.
 
 Stallwatch observes a trainer's calls to its callbacks in the trainer's callback handler
 (``probe/hooks/transformers.py``). It also observes events that the trainer does not report to callbacks: the
@@ -13,7 +13,7 @@ from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """A callback that reports steps, phases, memory, and the metrics that the Trainer of transformers logs.
+    """A callback that reports steps, phases, memory, and the metrics that the Transformers ``Trainer`` logs.
 
     `name` is the name of the run if no agent watches it. Under ``stallwatch run``, the callback is
     unnecessary but harmless.

@@ -1,4 +1,4 @@
-"""Extract the literal text of a rule's regular expression, which the source of a program must contain."""
+"""From a rule's regular expression, extract the literal text that a program's source must contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GAP = None  # a variable part in a sequence of characters
 
 
 def branches(pattern: str) -> list[Branch]:
-    """Return all alternatives of a pattern. Each alternative is a list of its pieces of fixed text.
+    """Return all alternatives of a pattern. Each alternative is a list of pieces of fixed text.
 
     The list is empty for a pattern that Python's ``re`` cannot parse (google-re2 has a few more features).
     """

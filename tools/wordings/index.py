@@ -58,7 +58,7 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
 
 
 def fetched(sdist: Sdist) -> bytes:
-    """Return the content of the archive. Check that its hash is the same as in the index."""
+    """Return the content of the archive after checking that its hash matches the hash in the index."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     content = _fetch(sdist.url, MAX_SDIST, index)
     if hashlib.sha256(content).hexdigest() != sdist.sha256:
@@ -78,7 +78,7 @@ def _sdist(file: ListedFile) -> Sdist | None:
 
 
 def _fetch(url: str, most: int, index: str) -> bytes:
-    """Return a response of at most `most` bytes. Send credentials of the index only to the index's host."""
+    """Return a response of at most `most` bytes. Send the index's credentials only to the index's host."""
     plain, login = _split(url)
     parts = urllib.parse.urlsplit(plain)
     if parts.scheme not in ("http", "https"):
@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Split a URL into two texts: the URL without credentials, and the username with the password."""
+    """Split a URL into two strings: the URL without credentials, and the username with the password."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)

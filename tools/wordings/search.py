@@ -1,4 +1,4 @@
-"""Search the source of a package for the text of the rules that name the package, without reading files.
+"""Search a package's source for the text of the rules that name the package. No file is read here.
 
 The fixed text of a pattern is split into pieces (``pieces``). The strings of the source are templates, in
 which ``GAP`` replaces each inserted value. All specific pieces of an alternative must be near each other in
@@ -30,7 +30,7 @@ COMPILED = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh", ".c")
 
 
 class Template(NamedTuple):
-    """A string of a source file, with gaps for inserted values."""
+    """A string in a source file, with gaps for inserted values."""
 
     text: str  #: text with ``GAP`` for inserted values
     line: int  #: line number, counted from 1; 0 in a compiled file
@@ -90,7 +90,7 @@ class _Wanted:
 
 
 class Search:
-    """A search in source files for the texts of the rules that name a package."""
+    """A search in source files for the text of the rules that name a package."""
 
     def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
         self.results: dict[str, Verified] = {}
@@ -157,7 +157,7 @@ class Search:
         return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
-        """Search the strings of a file for the texts of all missing rules."""
+        """Search the strings in a file for the text of all missing rules."""
         given = [(template, template.text.lower()) for template in templates]
         whole = "\n".join([lowered for _, lowered in given])
         hinted = self._hinted(whole)
@@ -219,7 +219,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the pattern alternatives of missing rules whose literal parts can occur in a text."""
+        """Return the pattern alternatives of missing rules whose literal parts can occur in the text."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):

@@ -1,4 +1,4 @@
-"""Extract the strings of Python, C++, and compiled files, with gaps for inserted values."""
+"""Extract the strings from Python, C++, and compiled files, with gaps for inserted values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """Yield all strings of a source file. For a compiled file, yield only the strings around phrases.
+    """Yield all strings in a source file. For a compiled file, yield only the strings around phrases.
 
     ``worth`` decides from the text of a source file whether the file needs parsing.
     """
@@ -34,7 +34,7 @@ def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool])
 
 
 def python_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of Python source. Adjacent literals are joined, and values in f-strings are gaps."""
+    """Yield the strings in Python source. Adjacent literals are joined, and values in f-strings are gaps."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,7 +93,7 @@ def _joined(node: ast.expr) -> str | None:
 
 
 def c_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of C++ source. The literals of a statement form one string with gaps."""
+    """Yield the strings in C++ source. The literals of a statement form one string with gaps."""
     parts: list[str] = []
     line, seen, end = 1, 0, 0
     for found in _LITERAL.finditer(text):
@@ -136,7 +136,7 @@ def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
 
 
 def held(file: SourceFile, texts: Collection[str]) -> set[str]:
-    """Return the texts that a compiled file contains."""
+    """Return those of the `texts` that a compiled file contains."""
     wanted = {text.encode(): text for text in texts}
     found: set[bytes] = set()
     for data in _blocks(file, max(map(len, wanted), default=0)):

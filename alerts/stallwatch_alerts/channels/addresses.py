@@ -1,4 +1,4 @@
-"""Convert chat addresses that Apprise 2.2.0 does not recognize to Apprise URLs.
+"""If Apprise 2.2.0 does not recognize a chat address, convert the address to an Apprise URL.
 
 Users copy these addresses from their chats. Addresses of Slack, Discord, Teams, WeCom, and Lark need no
 conversion.

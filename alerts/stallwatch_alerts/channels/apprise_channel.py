@@ -112,7 +112,7 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def _masked(self, failure: ChannelError) -> ChannelError:
-        """Return a copy of the error without secrets.
+        """Return a copy of the error that contains no secrets.
 
         Raise the copy outside exception handlers, so that Python does not chain the original error to it.
         """

@@ -1,9 +1,9 @@
 """Explain briefly why a chat refused a message and how to fix the problem.
 
-Error messages of libraries are long and contain the URL. The patterns match the texts of urllib3 2
+Error messages from libraries are long and contain the URL. The patterns match the messages of urllib3 2
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
-``strerror``. The texts of ``strerror`` depend on the system's language, so the patterns also include the
+``strerror``. The messages of ``strerror`` depend on the system's language, so the patterns also include the
 error numbers of ECONNREFUSED on Linux and Windows.
 """
 
@@ -61,7 +61,7 @@ class ChannelError(Exception):
     The message contains no secret from the URL. Do not chain other exceptions to this exception, because a
     traceback would print them, and exceptions of HTTP libraries contain the URL. `chat` is a section of
     ``advice.json``. `code` is the chat's own error code, an HTTP error such as "http-404", or a failure below
-    HTTP, such as "dns". `retry_after` is the wait in seconds that the chat requests.
+    the HTTP layer, such as "dns". `retry_after` is the wait in seconds that the chat requests.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ def smtp_code(output: str) -> str:
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return the names of advice texts by chat and error code. The section ``any`` applies to all chats."""
+    """Return the names of advice texts, keyed by chat and code. The section ``any`` applies to all chats."""
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 
 
 def remedy(chat: str, code: str, language: str) -> str:
-    """Return a text that explains how to fix the error. If the code has no advice, return an empty text."""
+    """Return text that explains how to fix the error. If there is no advice for the code, return ""."""
     known = _advice()
     name = known.get(chat, {}).get(code) or known["any"].get(code, code)
     if f"chat-{name}" not in templates("en", "alerts"):

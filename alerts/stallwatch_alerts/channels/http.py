@@ -104,7 +104,7 @@ def _post(request: Request, line: Line) -> Answer:
 
 
 def _failure(error: Exception, line: Line) -> ChannelError:
-    """Return a `ChannelError` without the URL, which the library's exception can contain."""
+    """Return a `ChannelError` that omits the URL, which the library's exception can contain."""
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no response within {max(line.timeout):g} s", code="timeout")
     if (known := known_failure(str(error))) is not None:
@@ -137,7 +137,7 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the wait in seconds that a header's value requests; `date` is the response's header ``Date``."""
+    """Return the wait in seconds that a header's value requests. `date` is the response's ``Date`` header."""
     with contextlib.suppress(ValueError):
         return _seconds(float(value))
     until, now = _moment(value), _moment(date)

@@ -1,4 +1,4 @@
-"""Capture the log of Apprise and the servers' responses, because Apprise returns only success or failure.
+"""Capture Apprise's log and the servers' responses, because Apprise returns only success or failure.
 
 The log and the responses contain URLs and therefore secrets. The log is hidden from all other handlers, and
 only ``apprise_channel``, which masks secrets, receives the captured text.
@@ -45,7 +45,7 @@ def capture() -> Iterator[DeliveryCapture]:
 
 
 def silence_libraries() -> None:
-    """Prevent other log handlers from receiving the messages of Apprise and of its HTTP library."""
+    """Prevent other log handlers from receiving log messages from Apprise and from its HTTP library."""
     logger = logging.getLogger("apprise")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)  # Apprise logs an SMTP server's reply at DEBUG only
@@ -77,7 +77,7 @@ _FILTER = _CaptureFilter()
 def capture_answers(plugin: object) -> None:
     """Capture all future responses that servers send to this Apprise plugin.
 
-    Every plugin of Apprise calls functions of the module ``requests`` and keeps at most the status of the
+    Every Apprise plugin calls functions in the ``requests`` module and keeps at most the status of the
     response. This function replaces ``requests`` only in the plugin's own module, so that other parts of the
     process are not affected.
     """

@@ -25,7 +25,7 @@ _PART = 8
 
 
 def new_claim() -> str:
-    """Return a new claim of this process. If the process cannot be identified, all characters are random."""
+    """Return a new claim for this process. If the process cannot be identified, all characters are random."""
     try:
         holder = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):
@@ -69,7 +69,7 @@ _ONE_BY_ONE = 3  # up to this many waiting messages are sent separately
 
 @dataclass(frozen=True)
 class Row:
-    """The properties of a waiting message that decide when it is sent."""
+    """The properties of a waiting message that determine when the message is sent."""
 
     attempts: int
     is_due: bool
@@ -82,7 +82,7 @@ class Row:
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Return the slice of `rows` to send. `rows` are the waiting messages of a chat, oldest first.
+    """Return the slice of `rows` to send. `rows` contains a chat's waiting messages, oldest first.
 
     The slice is empty if all messages must wait until a refused message is retried, or until the process
     that is sending a message has finished.

@@ -1,9 +1,9 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-The message lists the titles of the other notices and states the total number of notices. Some chats accept
-only 20 messages a minute, and a chat can be down for an hour. After a burst of notices, such a chat gets one
-message instead of many messages over several hours. Joining also limits the size of the database, because the
-oldest messages are joined if thousands of messages wait for one chat.
+The message also lists the titles of the other notices and states the total number of notices. Some chats
+accept only 20 messages a minute, and a chat can be down for an hour. After a burst of notices, such a chat
+receives one message instead of many messages over several hours. Joining also limits the size of the
+database, because the oldest messages are joined if thousands of messages wait for one chat.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IDS = 200
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The contents of one message about several notices. Its size is limited."""
+    """The size-limited content of one message about several notices."""
 
     worst: Notice
     count: int
@@ -82,8 +82,8 @@ def grouped_message(
 ) -> Notice:
     """Return the group as one notice.
 
-    `late` is the age of the messages in seconds; `expired` counts discarded messages. `now` is the sending
-    time in Unix seconds; the default is the current time.
+    `late` is the age of the messages in seconds, and `expired` is the number of discarded messages. `now` is
+    the time of sending as a Unix timestamp in seconds. The default is the current time.
     """
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
@@ -107,7 +107,7 @@ def grouped_message(
 
 
 def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return two texts: the title of a message with `count` further notices, and a list of `titles`."""
+    """Return two strings: the title of a message about `count` further notices, and a list of `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
@@ -174,7 +174,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 
 
 def stored_group(row: Any) -> Group:
-    """Return the group that is stored in a row of the table of messages."""
+    """Return the group that is stored in a row of the message table."""
     if row.group is not None:
         return convert(row.group, Group)
     return group_of(convert(row.notice, Notice))

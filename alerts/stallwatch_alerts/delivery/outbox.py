@@ -79,7 +79,7 @@ class _Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """The state of a message, for the log of deliveries."""
+    """The state of a message, for the delivery log."""
 
     name: str
     run: str
@@ -104,7 +104,7 @@ _TRIED_LATELY = 10.0
 
 
 class Outbox:
-    """Stores and claims the messages of one database."""
+    """Stores and claims the messages in one database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -164,7 +164,7 @@ class Outbox:
             return self._claimed(connection, due, expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim messages as `claim` does, or read them if the database is not writable.
+        """Claim messages as `claim` does. If the database is not writable, only read the messages.
 
         Messages that were only read are returned without a claim. Another process can then send the same
         messages, but sending them twice is better than waiting until the disk has free space.
@@ -189,7 +189,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float = 0.0, **finished: Any) -> Iterator[None]:
-        """Keep the result of the batch in memory if the ``with`` block cannot write to the database.
+        """If the ``with`` block cannot write to the database, keep the result of the batch in memory.
 
         The result is a refusal with the time of the next attempt, or the values to store for `finished`
         messages.
@@ -245,7 +245,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """Discard the batch and return its number of messages. The next message reports this number."""
+        """Discard the messages in the batch and return their number. The next message reports this number."""
         count = sum(group.count for group in batch.groups)
         values: dict[str, Any] = {"state": "given-up", "reason": reason[:1000]}
         with self._noted_here(batch, **values), writing(self._engine) as connection:
@@ -260,7 +260,7 @@ class Outbox:
             self._finish(connection, batch, **values)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw and count this chat's waiting messages that no process is sending."""
+        """Withdraw this chat's waiting messages that no process is sending. Return their number."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -285,7 +285,7 @@ class Outbox:
             return int(connection.scalar(count) or 0)
 
     def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
-        """Return the IDs of the incidents with undelivered messages.
+        """Return the IDs of the incidents that have undelivered messages.
 
         If a chat and a time are given, consider only messages to this chat that are no longer deferred at
         that time.
@@ -340,7 +340,7 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the state of the stored messages, newest first.
+        """Return the states of the stored messages, newest first.
 
         The result can be restricted to one run or state.
         """
@@ -450,7 +450,7 @@ class Outbox:
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
-        """Release the claim of the batch and store `values` in its messages.
+        """Release the claim on the batch and store `values` in the batch's messages.
 
         If the claim expired and another process claimed the messages, change nothing.
         """
@@ -464,7 +464,7 @@ def _released(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return the time when the chat accepted its last message, or 0 if it accepted no message."""
+    """Return the time when the chat accepted its last message, or 0 if the chat has accepted no message."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

@@ -1,7 +1,7 @@
 """Decide when to send the next message to a chat.
 
 The decision depends on rate limits, on pauses that the chat requested, and on waits after refused messages.
-The argument `now` is always a time of the steady clock.
+The argument `now` is always a time on the steady clock.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow another message; `sent` contains the steady times of earlier messages."""
+    """Return whether `limits` allow another message. `sent` contains the steady times of earlier messages."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
@@ -98,7 +98,7 @@ def wait_after(failures: int, chance: float, requested: float | None = None) -> 
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Return whether to discard a message that was refused for the `attempts`-th time."""
+    """Return whether to discard a message that the chat has refused `attempts` times."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
 
 
@@ -128,7 +128,7 @@ class SteadyTimes:
         return self.first_seen(at, min(now, at - steady.moved()))
 
     def first_seen(self, value: Hashable, now: float) -> float:
-        """Return the steady time at which this process first saw the value: `now` if the value is new."""
+        """Return the steady time when this process first saw the value. For a new value, this is `now`."""
         kept = self._known.setdefault(value, now)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

@@ -88,7 +88,8 @@ class Planner:
     ) -> list[Draft]:
         """Return the messages to store about these incident updates.
 
-        The end of an incident is sent to each chat that was notified of the incident's beginning.
+        A message about the end of an incident is sent to each chat that was notified of the incident's
+        beginning.
         """
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()

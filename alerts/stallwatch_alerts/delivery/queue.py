@@ -42,7 +42,7 @@ class DeliveryQueue:
     this queue's spool.
 
     `spool` opens the database that keeps messages until they arrive. `people` opens the database of silences
-    and acknowledgements. A background thread calls both functions. `report` receives texts about unusable
+    and acknowledgements. A background thread calls both functions. `report` receives descriptions of unusable
     URLs and refused messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled`
     returns whether a relay has already sent the chat a message that the spool holds for later.
     """
@@ -96,13 +96,14 @@ class DeliveryQueue:
     def note(self, update: IncidentMessage) -> None:
         """Record that another agent sent this message, so that this agent does not resend it.
 
-        This agent still sends the incident's end and its escalations. This method never waits.
+        This agent still sends the message about the incident's end and the escalations. This method never
+        waits.
         """
         self._notes.append(update)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Cancel this agent's escalation, because another agent has planned it. This method never waits."""
+        """Cancel this agent's escalation, because another agent has planned one. This method never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 

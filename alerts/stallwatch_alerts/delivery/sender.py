@@ -1,4 +1,4 @@
-"""Deliver one chat's messages from the outbox, with retries."""
+"""Deliver one chat's messages from the outbox and retry failed deliveries."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _LOOK_SECONDS = 1.0  # seconds between two checks for messages of other processe
 class Sender:
     """Delivers the messages of one chat from `outbox` until the sender is closed.
 
-    `report` receives texts about failures, without secrets. `count` receives ``sent``, ``failed``, or
-    ``given-up`` for each attempt. `delivered` receives the chat and the keys of the delivered messages.
-    `acknowledged` returns whether a user acknowledged an incident. `settled` returns whether another process
-    has already sent the chat a deferred or refused message. `turn` returns whether messages to the chat can
-    be sent immediately.
+    `report` receives descriptions of failures, which contain no secrets. `count` receives ``sent``,
+    ``failed``, or ``given-up`` for each attempt. `delivered` receives the chat and the keys of the delivered
+    messages. `acknowledged` returns whether a user acknowledged an incident. `settled` returns whether
+    another process has already sent the chat a deferred or refused message. `turn` returns whether messages
+    to the chat can be sent immediately.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Sender:
 
     @property
     def alive(self) -> bool:
-        """True while the sender's thread runs."""
+        """True while the sender's thread is running."""
         return self._thread.is_alive()
 
     def is_stuck(self, now: float) -> bool:

@@ -1,1 +1,1 @@
-"""Write the texts of incidents and alerts in English or Chinese, and lay them out for chats."""
+"""Write messages about incidents and alerts in English or Chinese, and lay the messages out for chats."""

@@ -1,4 +1,4 @@
-"""Determine the cause and the fixes of an incident for chat messages and for the dashboard's pages."""
+"""Determine an incident's cause and fixes for chat messages and for the dashboard's pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_IN_A_CALL = frozenset(("stopped", "busy", "debugger", "input"))
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The title, reason, and fixes of an incident's cause."""
+    """The cause of an incident: a title, the reason, and the fixes."""
 
     title: Text = ""  #: includes the rank and the code position of a stall; empty if the cause is unknown
     why: Text = ""
@@ -38,16 +38,16 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the primary finding of the diagnosis if it has the incident's rule, otherwise `None`.
+    """Return the primary finding of the diagnosis if its rule is the incident's rule, or `None` otherwise.
 
-    A stall can have a different cause than the primary finding.
+    The cause of a stall can differ from the primary finding.
     """
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause according to the primary finding. The rule's `page` supplies missing texts.
+    """Return the cause according to the primary finding. The rule's `page` supplies missing text.
 
     The fixes of a primary finding apply to the installed versions of the packages.
     """
@@ -95,7 +95,7 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
 
 
 def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
-    """Return a text that states where the blocking ranks are and what to do. Unknown facts are omitted."""
+    """Return text that states where the blocking ranks are and what to do. Unknown facts are omitted."""
     advice = remedy(stacks, host=host_of_folder(incident), is_over=incident.run_is_over)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
@@ -103,7 +103,7 @@ def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix, with the rank's host added if the fix collects stacks in a multi-host run."""
+    """Return the fix. If the fix collects stacks in a multi-host run, add the rank's host."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

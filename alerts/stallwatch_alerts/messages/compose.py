@@ -46,14 +46,14 @@ _SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "ins
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message for a chat: plain text without markup or links."""
+    """A message for a chat: plain text that contains no markup or links."""
 
     title: str
     text: str
 
 
 def render(incident: Incident, language: str, page: RulePage | None, *, ending: bool = True) -> Message:
-    """Return the message about an incident that opens or resolves; `page` is the page of its rule.
+    """Return the message about an incident that opens or resolves. `page` is the incident's rule page.
 
     If `ending` is false, the text omits the lines about how the run ended.
     """
@@ -95,7 +95,7 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts as one text, separated by the comma of the language."""
+    """Return the parts as one string, separated by the language's comma."""
     return say("alerts.listed", language, parts=list(parts))
 
 
@@ -148,7 +148,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 def _advice(fix: Text, language: str) -> str:
     """Return the advice about the ranks of a stall in plain text, or "" for other fixes.
 
-    The code position is neutralized, because only this part can contain text of the run, such as filenames.
+    The code position is neutralized, because only this part can contain text from the run, such as filenames.
     """
     if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
         return ""
@@ -268,7 +268,7 @@ def _whole(incident: Incident, language: str, cause: _Cause, ending: bool) -> It
 
 
 def _is_other_output(line: Text) -> bool:
-    """Return whether a piece of evidence is a line of the log that is not about a step."""
+    """Return whether a piece of evidence is a log line that is not about a step."""
     return isinstance(line, str) and extract(Line(line, "", 0)) is None
 
 
@@ -299,7 +299,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause, ending: bool) ->
 
 
 def _unwatched(incident: Incident) -> str:
-    """Return the key of the texts for an incident that was closed because no agent watches its run."""
+    """Return the key of the text for an incident that was closed because no agent watches its run."""
     return "watch-ended" if incident.watch_ended else "unwatched"
 
 
@@ -347,7 +347,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """Return a text that names a rank and, in a multi-host run, the rank's host."""
+    """Return text that names a rank and, in a multi-host run, the rank's host."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))

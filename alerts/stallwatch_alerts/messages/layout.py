@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Split a text into blocks. Joining the blocks gives a text with the same content."""
+    """Split text into blocks. Joining the blocks produces text that has the same content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -90,7 +90,7 @@ def _labelled(line: str) -> tuple[str, str]:
 
 
 def bold_label(label: str, rest: str) -> str:
-    """Return a line of prose in Markdown; `rest` is already escaped.
+    """Return a line of prose in Markdown. `rest` is already escaped.
 
     The space is required, because CommonMark does not accept ``**`` as the end of bold text between a
     full-width colon and a letter.
@@ -114,7 +114,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
-    """Return the blocks, shortened to fit into `limit`. `size` measures a text in the chat's markup.
+    """Return the blocks, shortened to fit into `limit`. `size` measures blocks in the chat's markup.
 
     The text is truncated before it is converted to markup, so that all markup is closed and no character is
     split. Links are removed last.

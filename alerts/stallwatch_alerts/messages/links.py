@@ -48,7 +48,7 @@ def command_for(page: RulePage) -> str:
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a text with a line for each link, or "" if there are no links.
+    """Return text that has a line for each link, or "" if there are no links.
 
     Each line has a label and an address or a command.
     """

@@ -29,9 +29,9 @@ _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
 def answered(stacks: StallStacks, run_hosts: int, language: str) -> str:
-    """Return a text with the number of hosts that sent stacks, or an empty text for a run on one host.
+    """Return text that states how many hosts sent stacks, or "" for a run on one host.
 
-    `run_hosts` is the number of hosts of the run, or 0 if it is unknown.
+    `run_hosts` is the number of hosts in the run, or 0 if it is unknown.
     """
     if not stacks.hosts:
         return ""
@@ -49,7 +49,7 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
 
 
 def host_of_folder(incident: Incident) -> str:
-    """Return the host of the incident's folder in a multi-host run, otherwise an empty string."""
+    """In a multi-host run, return the host of the incident's folder. Otherwise, return an empty string."""
     return (incident.folder_host or incident.host) if incident.hosts else ""
 
 
@@ -129,7 +129,7 @@ def commands(incident: Incident, *, explain: bool = False) -> list[str]:
 
 
 def _host_of(ranks: Sequence[int], stacks: StallStacks) -> str:
-    """Return the host of the first of these ranks, if the stacks are from several hosts."""
+    """If the stacks are from several hosts, return the first rank's host. Otherwise, return ""."""
     return next(iter(hosts_of(stacks, ranks[:1])), "")
 
 

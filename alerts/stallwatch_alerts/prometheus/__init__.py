@@ -1,1 +1,1 @@
-"""Support alerting through Prometheus: generate alert rules from the catalogue and test the entire path."""
+"""Generate Prometheus alert rules from the catalogue, and test the path from a metric to the chats."""

@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 
 class Server:
-    """A client for a server with a base address, which can contain a username and a password."""
+    """A client for a server at a base address that can contain a username and a password."""
 
     def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -98,7 +98,7 @@ class Alertmanager(Server):
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
-        """Create a silence in Alertmanager for the same alerts as a silence of Stallwatch.
+        """In Alertmanager, create a silence that covers the same alerts as a Stallwatch silence.
 
         Return the ID of the new silence. A silence that matches everything covers all Stallwatch alerts.
         """

@@ -1,4 +1,4 @@
-"""With a real metric and a real alert, test each link of the path from a metric to the chats.
+"""With a real metric and a real alert, test each link in the path from a metric to the chats.
 
 The test serves one metric at the address of an agent on this host. Prometheus scrapes the metric, the rule
 ``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The test checks the
@@ -26,7 +26,7 @@ _STARTING = 15.0
 
 @dataclass(frozen=True)
 class Link:
-    """A link of the path from a metric to the chats, with the state that the test found."""
+    """A link in the path from a metric to the chats, and the state that the test found."""
 
     name: str
     holds: bool
@@ -34,7 +34,7 @@ class Link:
 
 
 class Broken(Exception):
-    """Raised if a link of the path is broken. The message contains the reason and the fix."""
+    """Raised if a link in the path is broken. The message contains the reason and the fix."""
 
 
 class PathTest:
@@ -208,7 +208,7 @@ class PathTest:
     # ---- helpers
 
     def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Return the first true result of `call`, or its last result after `seconds` (default: `wait`)."""
+        """Return the first truthy result of `call`, or the last result after `seconds` (default: `wait`)."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)

@@ -1,8 +1,8 @@
-"""Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
+"""Write the rule files for Prometheus: two handwritten files, and one file of alerts for the rule pages.
 
-An alert fires while the run's agent keeps an incident of the alert's rule open. The alert's texts come from
-the rule page, so that users of Alertmanager read the same title and fix as readers of messages
-from Stallwatch.
+An alert fires while the run's agent keeps an incident of the alert's rule open. The alert's text comes from
+the rule page, so that users of Alertmanager read the same title and fix as readers of messages from
+Stallwatch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return the text of each rule file by filename. Raise `FileNotFoundError` if a file is missing."""
+    """Return the text of the rule files by filename. Raise `FileNotFoundError` if a file is missing."""
 
     def annotation(found: re.Match[str]) -> str:
         page = catalogue.pages.get(found["rule"] or "")

@@ -1,4 +1,4 @@
-"""Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
+"""Plan the relay's messages: their chats, times, and text. One message covers a group of incidents.
 
 An agent with a separate spool might have stored messages for later, to send them after quiet hours or as
 escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay sends
@@ -51,7 +51,7 @@ _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """The number of a notification's incidents for each outcome, such as new or silenced."""
+    """The number of incidents in a notification for each outcome, such as new or silenced."""
 
     new: int = 0
     held: int = 0  #: deferred until quiet hours end
@@ -72,7 +72,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The result of processing the alerts of an accepted notification."""
+    """The result of processing the alerts in an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
@@ -80,7 +80,7 @@ class Receipt:
 
 
 class Dispatcher:
-    """Plans the messages about the incidents of a notification."""
+    """Plans the messages about the incidents in a notification."""
 
     def __init__(self, settings: AlertSettings, planner: Planner, catalogue: Catalogue) -> None:
         self._settings = settings
@@ -120,7 +120,7 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _notified_or_planned(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
-        """Return a function that does what `notified` does, with only one database query for each chat.
+        """Return a replacement for `notified` that queries the database only once for each chat.
 
         A key also counts as notified if a message for it is planned.
         """
@@ -163,7 +163,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return a message with the worst incident in full and the titles of the other incidents."""
+        """Return a message that shows the worst incident in full and the titles of the other incidents."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -197,7 +197,7 @@ class Dispatcher:
         return link_lines(runbook, state.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, IncidentState]) -> Draft:
-        """Return one draft for a chat, which joins the chat's due drafts."""
+        """Return one draft that joins all due drafts for a chat."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
         notice = self._message(group)

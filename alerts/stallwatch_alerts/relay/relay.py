@@ -127,7 +127,7 @@ class NotificationIntake:
 
 
 class Relay:
-    """The alert relay, which runs in its own threads until closed."""
+    """An alert relay that runs in its own threads until it is closed."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Relay:
         )
 
     def unhealthy(self) -> str:
-        """Return the reason why the relay cannot send messages, or "" if the relay can."""
+        """Return the reason why the relay cannot send messages, or "" if sending works."""
         try:
             self._outbox.waiting()
         except Exception as error:

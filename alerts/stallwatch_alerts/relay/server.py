@@ -72,17 +72,17 @@ class RelayMetrics:
         )
 
     def delivery(self, outcome: str) -> None:
-        """Count a delivery attempt; `outcome` is one of `_OUTCOMES`."""
+        """Count a delivery attempt. `outcome` is one of `_OUTCOMES`."""
         self._deliveries[outcome].inc()
 
     def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
-        """Set the functions that return the current values of the metrics whenever Prometheus reads them."""
+        """Set the functions that provide the metrics' current values for each scrape."""
         self._waiting.set_function(lambda: float(waiting()))
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
 
 class RelayServer(ServerThread):
-    """An HTTP server that runs until closed.
+    """An HTTP server that runs until it is closed.
 
     `receive` takes a request's body. `healthy` returns the relay's problem, or "" if the relay works.
     """

@@ -26,7 +26,7 @@ class WebhookProblem(ValueError):
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
-    """One alert of a notification."""
+    """One alert in a notification."""
 
     status: str  #: "firing" or "resolved"
     labels: dict[str, str]
@@ -42,12 +42,12 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def started(self) -> float:
-        """The Unix time when the alert began to fire, or 0 if unknown."""
+        """The Unix time when the alert began to fire, or 0 if the time is unknown."""
         return max(0.0, _moment(self.starts_at) or 0.0)
 
     @property
     def firing(self) -> bool:
-        """True while the alert fires."""
+        """True while the alert is firing."""
         return self.status == "firing"
 
 
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> float | None:
-    """Return the Unix time that Go printed, or ``None`` if the text is not a time or has no time zone."""
+    """Return the Unix time of a timestamp printed by Go, or ``None`` if it is invalid or has no time zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

@@ -1,4 +1,4 @@
-"""Merge the reports of a run's agents through PostgreSQL instead of through a coordinator.
+"""Merge the reports from a run's agents through PostgreSQL instead of through a coordinator.
 
 Each agent writes its reports to its own row. One of the agents merges all rows. The merging agent holds an
 advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
@@ -60,7 +60,7 @@ class Timing:
 
 @dataclass
 class _Posted:
-    """A report of this agent that has not been written yet or that the merging agent has not acknowledged."""
+    """A report from this agent that is not written yet or that the merging agent has not acknowledged."""
 
     report: AgentReport
     encoded: bytes
@@ -188,7 +188,7 @@ class PostgresBacking:
                 self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Post, merge, or read replies, whichever is due. Then, wait for the next event."""
+        """Post a report, merge reports, or read replies, whichever is due. Then, wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))

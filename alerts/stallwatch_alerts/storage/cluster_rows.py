@@ -106,7 +106,7 @@ class Answer:
 
 
 class ClusterRows:
-    """One agent's access to the rows of its run.
+    """One agent's access to the rows of the agent's run.
 
     A method raises an error if the server does not respond in time. After an exception, the connection is
     closed, which releases the merging agent's lock. Only `interrupt` is thread-safe.
@@ -127,7 +127,7 @@ class ClusterRows:
         self._news: set[str] = set()
 
     def connect(self) -> None:
-        """Connect to the server and create or migrate the tables if needed."""
+        """Connect to the server and, if needed, create or migrate the tables."""
         connection = self._open()
         if not self._migrated:
             self.disconnect()  # the migration uses its own connection
@@ -140,7 +140,7 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Close the connection, which releases its lock, and drop the notifications that it received."""
+        """Close the connection, which releases the lock, and discard the notifications received so far."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -199,7 +199,7 @@ class ClusterRows:
         return True
 
     def disconnect_merger(self, seconds: float) -> bool:
-        """End the database session that holds the lock if its agent sent no heartbeat for `seconds`.
+        """If the agent that holds the lock sent no heartbeat for `seconds`, end the agent's database session.
 
         Return whether a session was ended.
         """
@@ -220,7 +220,7 @@ class ClusterRows:
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Record why the report of an agent is not merged. The agent then reads the reason."""
+        """Record why an agent's report is not merged. The agent then reads the reason."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
@@ -250,7 +250,7 @@ class ClusterRows:
         return found
 
     def read(self, agents: Sequence[str]) -> list[Row]:
-        """Return the newest reports of these agents."""
+        """Return the newest reports from these agents."""
         found = self._execute(_READ, key=self._key, agents=list(agents), most=MOST_BYTES)
         return [
             Row(row.agent, row.number, row.version, row.size, max(0.0, float(row.age)), row.report)

@@ -1,4 +1,4 @@
-"""Open a SQLite or PostgreSQL database for simultaneous use by several processes and migrate the database."""
+"""Open and migrate a SQLite or PostgreSQL database that several processes can use simultaneously."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _made(address: URL, **given: Any) -> Engine:
 
 
 def make_file(path: Path) -> None:
-    """Create the file of a SQLite database if it is missing.
+    """If the file of a SQLite database is missing, create the file.
 
     The file has the read and write permissions of its folder: 0600 in a folder with mode 0700. SQLite creates
     the accompanying files (``-wal`` and ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
@@ -101,7 +101,7 @@ def is_unwritable(error: BaseException) -> bool:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Begin a transaction with the SQLite write lock, because SQLite can wait for the lock only at the start.
+    """Begin a transaction by acquiring the SQLite write lock. SQLite can wait for the lock only at the start.
 
     SQLite refuses a transaction that first reads and then writes if another process writes between these
     two operations (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).

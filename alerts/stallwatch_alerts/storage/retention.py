@@ -1,4 +1,4 @@
-"""Delete old messages, and resolved incidents with their history and records of notifications."""
+"""Delete old messages, and old resolved incidents with their history and notification records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
-    """Delete the data of incidents that ended more than `keep_days` days before `now` (Unix seconds).
+    """Delete the data of incidents that ended more than `keep_days` days before the Unix time `now`.
 
     Return the number of deleted rows. Open incidents with their records of notifications, and current
     silences, are kept regardless of age. If a chat was notified only of an incident's beginning, the record

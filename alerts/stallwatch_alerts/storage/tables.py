@@ -1,4 +1,4 @@
-"""Define every table of the database as it is after the last migration."""
+"""Define every database table as it is after the last migration."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run a small training program that fails in a chosen way: ``python faults.py SCENARIO``.
 
-``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the failure. Most failures are
-real, because the libraries raise the exceptions, and the kernel kills the processes. If a failure needs a
-GPU, the program itself raises the exception (``raised``), and the run is labeled re-enacted.
+``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the failure. Most failures are real,
+because the libraries raise the exceptions, and the kernel kills the processes. If a failure requires a GPU,
+the program itself raises the exception (``raised``), and the run is labeled re-enacted.
 """
 
 from __future__ import annotations

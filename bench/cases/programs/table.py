@@ -1,4 +1,4 @@
-"""The table of real runs, with the program, the number of ranks, the seeds, and the correct answer."""
+"""The table of real runs, with the program, number of ranks, seeds, and correct answer for each run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Draw the charts of the pages, as data for Plotly."""
+"""Draw the pages' charts as data for Plotly."""

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Drawing:
-    """A chart as plain dicts, which are the ``data`` and ``layout`` of Plotly.
+    """A chart as plain dicts: the ``data`` and ``layout`` that Plotly expects.
 
     The graph objects of Plotly would take tens of milliseconds for each chart, because they validate every
     assignment. Instead, the tests validate the charts against the Plotly schema.
@@ -46,7 +46,7 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Set keys of one part of the layout, such as ``xaxis``. Other keys of the part do not change."""
+        """Set keys in one part of the layout, such as ``xaxis``. Other keys in this part do not change."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
@@ -98,7 +98,7 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 
 def milliseconds(seconds: T) -> T:
-    """Convert Unix seconds to milliseconds for Plotly, which shows times in the browser's time zone."""
+    """Convert Unix timestamps in seconds to milliseconds for Plotly, which shows the browser's local time."""
     return seconds * 1000.0
 
 
@@ -126,7 +126,7 @@ def quiet(look: Look) -> Drawing:
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
-    """Return an empty chart of the time range `span`, with a band and a name for each incident."""
+    """Return an empty chart of the time range `span`. A band and a name mark each incident."""
     chart = quiet(look)
     # An incident that began with the run's end has no duration, so it has no band.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]

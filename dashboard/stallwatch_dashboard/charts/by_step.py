@@ -1,4 +1,4 @@
-"""Draw charts over steps, to compare two runs or to show an ended run from its diagnosis."""
+"""Draw charts over steps, either to compare two runs or to show an ended run from its diagnosis."""
 
 from __future__ import annotations
 

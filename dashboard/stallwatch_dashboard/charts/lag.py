@@ -26,9 +26,9 @@ _LONGEST = 24  #: maximum number of characters of a host's name at the axis
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     """Return, for each time, how many steps each rank is behind the leading rank.
 
-    The result has a row for each rank and a column for each time span (Unix seconds). Cells before a rank's
-    start are NaN. In each time span, the last known step of a rank counts. Therefore, ranks that are scraped
-    at different times within the span do not appear to lag.
+    The result has a row for each rank and a column for each time span (a Unix timestamp in seconds). Cells
+    before a rank's start are NaN. In each time span, the last known step of a rank counts. Therefore, ranks
+    that are scraped at different times within the span do not appear to lag.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -96,7 +96,7 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 
 
 def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
-    """Draw the heat map of the run or, if `host` is set, of the ranks of `host`.
+    """Draw the heat map of the run or, if `host` is set, of the ranks on `host`.
 
     Dark cells show that a rank lags, so a rank that stays behind appears as a dark stripe.
     """
@@ -175,7 +175,7 @@ def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -
 
 
 def _frame(number: int, incident: Incident, span: Span) -> Json:
-    """Return a frame around a row that covers the duration of the incident."""
+    """Return a frame that surrounds a row for the duration of the incident."""
     shape = _on_row(band(incident, span), number)
     del shape["fillcolor"], shape["opacity"]
     shape["line"] = {**shape["line"], "width": 2}
@@ -183,7 +183,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Return a gray area for each row whose host has been silent for a minute while other hosts report."""
+    """Return a gray area for each row whose host is silent for a minute while other hosts report."""
     last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
@@ -197,7 +197,7 @@ def _on_row(shape: Json, number: int) -> Json:
 
 
 def _named_rows(rows: int, marked: set[int]) -> list[int]:
-    """Return the rows whose name is shown at the axis: marked rows, and evenly spaced rows between them."""
+    """Return the rows whose names are shown on the axis: marked rows, and evenly spaced rows between them."""
     apart = -(-rows // _MOST_NAMED)
     first = sorted(marked)[:_MOST_NAMED]
     others = [number for number in range(0, rows, apart) if all(abs(number - row) >= apart for row in first)]

@@ -1,4 +1,4 @@
-"""Define the charts of the Run page, in display order."""
+"""Define the charts on the Run page, in display order."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def top(found: RunFrames, waited: float) -> float:
     """Return the upper end of the axis for step times.
 
     The axis includes all steps. It also includes the last threshold, unless the threshold is more than 20
-    times as high as the slowest step and the current wait.
+    times as long as both the slowest step and the current wait.
     """
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0

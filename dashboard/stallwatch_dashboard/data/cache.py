@@ -45,7 +45,7 @@ def joined(*parts: Points) -> Points:
 
 
 def in_order(points: Points) -> Points:
-    """Sort the points by series and time. If a series has several points at one time, keep only the last."""
+    """Sort the points by series and time. If points of a series have the same time, keep only the last."""
     points = points.at(np.lexsort((points.t, points.series)))
     if not len(points):
         return points
@@ -70,7 +70,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 def thinned(points: Points, most: int) -> Points:
     """Return about `most` points, but at least half of `most`. The points must be in order.
 
-    The lowest and highest value of each time span are kept.
+    The lowest and highest values of each time span are kept.
     """
     if not len(points):
         return points
@@ -108,7 +108,7 @@ _MOST_FRESH = 16_000  #: maximum number of a metric's new points, kept as tuples
 
 @dataclass
 class _Metric:
-    """The cached points of one metric of a run, and the number of points of the metric in the file."""
+    """A run's cached points for one metric, and the number of the metric's points in the file."""
 
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0

@@ -30,7 +30,7 @@ def empty() -> pd.DataFrame:
 class RunFrames:
     """The metrics of a run as frames with columns ``rank``, ``t``, and ``v``, ordered by rank and time.
 
-    Rows without a ``rank`` describe the entire run; ``t`` is in Unix seconds.
+    Rows without a ``rank`` describe the entire run. ``t`` is a Unix timestamp in seconds.
     """
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
@@ -53,7 +53,7 @@ class RunFrames:
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
-        """Return the highest memory use of any rank at the end of the last step, as time and bytes.
+        """Return the highest memory use of any rank at the end of the last step, as a pair of time and bytes.
 
         If all values are later than that step, use the newest value of each rank.
         """
@@ -82,7 +82,7 @@ _MEMORY = ("allocated", "reserved", "peak")
 
 
 class NumberStore(Protocol):
-    """A source of metrics: the local store or a Prometheus server. Times are Unix seconds."""
+    """A source of metrics: the local store or a Prometheus server. Times are Unix timestamps in seconds."""
 
     @property
     def problem(self) -> Text | None:
@@ -92,10 +92,10 @@ class NumberStore(Protocol):
         """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest value of each series of a metric, combined from all agents by `fold`."""
+        """Return the newest value of each series in a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the values to show in each run's row of the table of runs."""
+        """Return the values to show in each run's row of the Runs table."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""
@@ -197,7 +197,7 @@ def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
-    """Return a frame with the points of one line of a chart, for a rank or for the entire run."""
+    """Return a frame with the points of one line in a chart, for a rank or for the entire run."""
     ranks = np.full(len(times), -1 if rank is None else rank, "int64")
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
     return pd.DataFrame(

@@ -54,7 +54,7 @@ class LazyIncidentStore:
         return [incident for incident in found if incident.id not in merged]
 
     def unreadable(self) -> str | None:
-        """Return the reason why incidents cannot be read, without secrets, or None if they can be read."""
+        """Return the reason (without secrets) why incidents cannot be read, or None if they can be read."""
         try:
             self._opened().list(limit=1)
         except _UNREADABLE as error:
@@ -65,7 +65,7 @@ class LazyIncidentStore:
         return self._read(lambda store: store.get(key), None)
 
     def history(self, key: str) -> Sequence[Change]:
-        """Return the changes of an incident, oldest first."""
+        """Return the changes to an incident, oldest first."""
         return self._read(lambda store: store.history(key), ())
 
     def deliveries(self, incident: Incident) -> list[Delivery]:

@@ -35,7 +35,7 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """The path, size, and modification time in nanoseconds, with zeros if the file is missing."""
+        """The path, size, and modification time in nanoseconds. For a missing file, the numbers are 0."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -69,7 +69,7 @@ def _end_of(path: Path) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
-    """Return the last lines of one copy, each with its time of day, and with secrets masked."""
+    """Return the last lines of one copy, each with its time of day. Secrets are masked."""
     shown = [
         f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
         for _, last, whole, text in _assembled(_end_of(path))
@@ -129,7 +129,7 @@ def lines_around(copies: Sequence[LogCopy], at: float, seconds: float, most: int
 
 
 def matching(lines: Iterable[Line], search: str) -> list[Line]:
-    """Return the lines that contain all words of `search`. Case is ignored."""
+    """Return the lines that contain all words in `search`. Case is ignored."""
     words = search.casefold().split()
     return [line for line in lines if all(word in line.text.casefold() for word in words)]
 
@@ -172,7 +172,7 @@ def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -
 
 
 def _offset(lines: BinaryIO, time: float) -> int:
-    """Return the byte offset of the first record whose time is not before `time`.
+    """Return the byte offset of the first record whose time is `time` or later.
 
     The search is binary, because the records are nearly in order of time.
     """

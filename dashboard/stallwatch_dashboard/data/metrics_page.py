@@ -1,4 +1,4 @@
-"""Fetch and parse the metrics page of an agent.
+"""Fetch and parse an agent's metrics page.
 
 The size of the page and the time of the request are limited, because any program could listen on the agent's
 port.
@@ -47,7 +47,7 @@ class ScrapeError(Exception):
 
 
 def parse(text: str, port: int | str = "") -> list[Reading]:
-    """Return the readings in a metrics page. Raise `ScrapeError` if the page is not from Stallwatch."""
+    """Return the readings on a metrics page. Raise `ScrapeError` if the page is not from Stallwatch."""
     readings: list[Reading] = []
     agents: dict[str, str] = {}
     try:
@@ -73,7 +73,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
 
 
 def agent_of(labels: Mapping[str, str], port: int | str) -> str:
-    """Return an agent's ``host:port`` from the labels of ``run_info``, or "" if the run has one agent."""
+    """Return an agent's ``host:port`` from the ``run_info`` labels, or "" if the run has only one agent."""
     return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 

@@ -41,7 +41,10 @@ _WAITED_STEPS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The newest values of a run, and the short history that its row shows. Times are Unix seconds."""
+    """The newest values of a run, and the short history that its row shows.
+
+    Times are Unix timestamps in seconds.
+    """
 
     step: float | None = None
     total_steps: float | None = None
@@ -86,7 +89,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds until the run's end, at the pace of the last steps, or None if unknown."""
+        """The seconds until the run's end, estimated from the pace of the last steps, or None if unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -111,7 +114,7 @@ class RunRow(Numbers):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the training command can still use, or None if no limit is known."""
+        """The bytes of host memory that the training command can still use, or None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
@@ -130,7 +133,7 @@ class RunRow(Numbers):
 
     @property
     def invalidations_per_step(self) -> float | None:
-        """Trace-cache invalidations per step, or None before the first step or if they are not counted."""
+        """The number of trace-cache invalidations per step, or None if no step or no count is known."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
 
 
@@ -225,7 +228,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a multi-host run, in the order of their nodes, or an empty tuple for one host."""
+    """Return the hosts of a multi-host run in node order, or an empty tuple for a run on one host."""
     ordered = sorted(agents, key=lambda agent: (agent.order, agent.info.host_in_run))
     hosts = tuple(dict.fromkeys(agent.info.host_in_run for agent in ordered))
     return hosts if len(hosts) > 1 else ()
@@ -337,7 +340,7 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 
 
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
-    """Return the state of a run that is no longer watched, from the diagnosis of its log.
+    """From the diagnosis of the run's log, return the state of a run that is no longer watched.
 
     `cause` is true if the diagnosis names a cause. An interrupted run with a cause counts as failed, because
     the system, and not a user, stopped the run.
@@ -350,7 +353,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first: a stall, or otherwise the newest of the severest incidents."""
+    """Return the open incident to show first: a stall, or else the newest of the most severe incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
@@ -367,7 +370,7 @@ def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = Fals
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time of the problem's start: the last step before a stall, or the line of the cause."""
+    """Return the Unix time of the problem's start: the last step before a stall, or the cause's log line."""
     if incident.kind == "stall":
         return incident.quiet_since
     primary = primary_of(incident)

@@ -35,7 +35,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 
 
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
-    """Return the points as a frame, sorted by rank, labels, and time; points without a rank are last.
+    """Return the points as a frame, sorted by rank, labels, and time. Points without a rank are last.
 
     If a series has several points at the same time, only the last point is kept.
     """
@@ -66,7 +66,7 @@ def trends(
     sums: dict[str, dict[float, float]],
     counts: dict[str, dict[float, float]],
 ) -> dict[str, Numbers]:
-    """Return the trends of each run from the history of its losses, step durations, and step counts."""
+    """Return each run's trends, based on the history of its losses, step durations, and step counts."""
     found = {}
     for run in losses.keys() | sums.keys():
         counted = counts.get(run, {})
@@ -85,7 +85,7 @@ HISTORY_SECONDS = 60.0  #: seconds to cache past values
 class Departed:
     """Finds the last values of runs that Prometheus no longer scrapes. This class is thread-safe.
 
-    Times are Unix seconds.
+    Times are Unix timestamps in seconds.
     """
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
@@ -98,7 +98,7 @@ class Departed:
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last values, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
-        """Return the time of the last sign of life of each run of the last day.
+        """For each run of the last day, return the time of the run's last sign of life.
 
         The query for runs that are still scraped is repeated on every call.
         """
@@ -134,7 +134,7 @@ class Departed:
         return {run: known[key] for run, key in wanted.items() if key in known}
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
-        """Return the time of the last sign of life of each of these runs, which are no longer scraped.
+        """For each of these runs, which are no longer scraped, return the time of its last sign of life.
 
         One coarse query and one exact query for each run are faster than a single query for the times of all
         values of a day. That single query takes 9 ms per run in Prometheus 2.42.
@@ -242,7 +242,7 @@ class PrometheusStore:
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """Return the agents of a multi-agent run, by the value of the label ``instance`` in Prometheus."""
+        """Return the agents of a multi-agent run, keyed by the value of the Prometheus label ``instance``."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}

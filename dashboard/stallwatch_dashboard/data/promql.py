@@ -57,7 +57,7 @@ def portions(runs: list[str]) -> list[list[str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a label's value for a query. JSON escapes are also valid in PromQL."""
+    """Quote a label value for a query. JSON escapes are also valid in PromQL."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -66,7 +66,7 @@ _SHOWN_SECONDS = 90.0  #: maximum age of a shown error; a page repeats its queri
 
 
 class Questions:
-    """Sends queries to a Prometheus server. This class is thread-safe. Times are Unix seconds.
+    """Sends queries to a Prometheus server. This class is thread-safe. Times are Unix timestamps in seconds.
 
     If the server does not respond, the results are empty or None.
     """
@@ -161,7 +161,7 @@ class _Answer:
 
 
 class Ranges:
-    """A cache of the results of range queries. It queries only new points and is thread-safe."""
+    """A thread-safe cache of range-query results. It queries only new points."""
 
     def __init__(self, fetch: FetchRange) -> None:
         self._fetch = fetch

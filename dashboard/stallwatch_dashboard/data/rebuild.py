@@ -119,7 +119,7 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` of the rows. Each time span keeps its lowest and highest value."""
+    """Return about `points` of the rows. Each time span keeps its lowest and highest values."""
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)

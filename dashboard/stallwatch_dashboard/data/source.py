@@ -1,4 +1,4 @@
-"""Combine the pages' runs, incidents, and metrics from this host's state folder or a Prometheus server."""
+"""Provide the pages with runs, incidents, and metrics from the state folder or a Prometheus server."""
 
 from __future__ import annotations
 

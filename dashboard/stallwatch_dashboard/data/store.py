@@ -62,7 +62,7 @@ class MetricStore:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open or create the file at `path`; ``None`` uses only memory. Raise ``duckdb.Error`` on failure."""
+        """Open or create the file at `path`. ``None`` uses only memory. Raise ``duckdb.Error`` on failure."""
         self.path = path
         self.problem: Text | None = None  #: reason why this store cannot save metrics, shown on the pages
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class MetricStore:
             return store
 
     def write(self, readings: Iterable[Reading], time: float) -> int:
-        """Write the readings of one scrape. Return the number of points written to the file."""
+        """Write the readings from one scrape. Return the number of points written to the file."""
         readings = list(readings)
         with self._lock:
             fresh: list[_Series] = []
@@ -123,11 +123,11 @@ class MetricStore:
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
-        A longer series is thinned. Each time span keeps its lowest and highest value to preserve peaks.
-        If there are more than four series, each series gets a quarter of `points`, but all series together
-        get at most `_MOST_POINTS`. If more than `POINTS` are requested, each series gets at least
-        `EACH_POINTS`. The last value is repeated at the time of the last scrape that showed it, so that a
-        plateau extends to the current time.
+        A longer series is thinned. Each time span keeps its lowest and highest values to preserve peaks. If
+        there are more than four series, each series gets a quarter of `points`, but all series together get
+        at most `_MOST_POINTS`. If more than `POINTS` are requested, each series gets at least `EACH_POINTS`.
+        The last value is repeated at the time of the last scrape that showed it, so that a plateau extends to
+        the current time.
         """
         with self._lock:
             every = self._series.get((run, metric), {})
@@ -179,7 +179,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the values in the row of each run. They are in memory, so the database file is not read."""
+        """Return the values for each run's row from memory, without reading the database file."""
         found = {}
         with self._lock:
             for run in runs:
@@ -289,7 +289,10 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over: an agent reports a failure, or every agent that reports has ended."""
+    """Return whether the run is over.
+
+    A run is over if an agent reports a failure, or if every agent that reports has ended.
+    """
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

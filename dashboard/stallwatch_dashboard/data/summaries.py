@@ -1,4 +1,4 @@
-"""Summarize each run's history and create the values of its row on the Runs page."""
+"""Summarize each run's history and compute the values for the run's row on the Runs page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RECENT_STEPS = 5
 
 @dataclass
 class Trend:
-    """A history of a run's losses and step times, of limited size."""
+    """A size-limited history of a run's losses and step times."""
 
     _losses: list[float] = field(default_factory=list)
     _stride: int = 1  #: a stride of n keeps every nth loss
@@ -111,7 +111,7 @@ METRICS = (
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return the values of a run's row: its `trend` and its newest values."""
+    """Return the values for a run's row: the run's `trend` and newest values."""
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
@@ -172,7 +172,7 @@ def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
 
 
 def label_of(which: Which, name: str) -> str:
-    """Return the value of one label of a series."""
+    """Return the value of one of a series' labels."""
     return str(json.loads(which[1]).get(name, "")) if which[1] else ""
 
 

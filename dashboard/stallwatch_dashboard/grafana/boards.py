@@ -50,7 +50,7 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def boards() -> dict[str, dict[str, Any]]:
-    """Return the boards, keyed by UID. A board is a dict in the JSON model of Grafana."""
+    """Return the boards, keyed by UID. A board is a dict in Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "All runs. Runs that need attention come first.")

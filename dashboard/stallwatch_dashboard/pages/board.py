@@ -24,7 +24,7 @@ _plotly = components.declare_component("plotly", path=Path(str(files("plotly")))
 def draw_board(
     charts: Sequence[tuple[str, str, Drawing]], *, key: str, say: Say, wide: Sequence[str] = ()
 ) -> str | None:
-    """Draw the charts, two per row. Charts whose key is in `wide` use the full width.
+    """Draw the charts, two per row. Charts whose keys are in `wide` use the full width.
 
     A component with the same `key` keeps its charts and their zoom. If the user clicked the name of an
     incident, return the ID of the incident, once for each click.

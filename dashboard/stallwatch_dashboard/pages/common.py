@@ -67,7 +67,7 @@ def leave_fragments() -> None:
 
 
 def leave_last_page() -> None:
-    """Call `leave_fragments` if the browser opened another page, and discard clicks on the previous page."""
+    """If the browser opened another page, call `leave_fragments` and discard clicks on the previous page."""
     context = get_script_run_ctx()
     if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
         leave_fragments()
@@ -77,7 +77,7 @@ def leave_last_page() -> None:
 
 
 def note_page() -> None:
-    """Store the current page, after the navigation has found it.
+    """After the navigation has determined the current page, store this page.
 
     After the browser opens an address, Streamlit reports the main script in the first run, and the page
     only in later runs (streamlit 1.67, PagesManager). If this difference counted as a change of page, the
@@ -140,7 +140,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` for an unknown key, such as a key from a later version."""
+    """Return the text for a key, or `otherwise` for an unknown key, such as a key from a later version."""
     try:
         return say(key)
     except KeyError:
@@ -250,7 +250,7 @@ _MISSING_PAGE = "missing_page"
 
 
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
-    """Return a hidden page with the name in the address, if none of the `pages` has this name.
+    """If none of the `pages` has the name in the address, return a hidden page that has this name.
 
     The browser sends the name only once. Afterward, it sends a number that is derived from the name. The
     page must therefore exist as long as the user's session (streamlit 1.67, PagesManager).

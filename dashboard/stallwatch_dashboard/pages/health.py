@@ -1,4 +1,4 @@
-"""Draw the health of the dashboard: sources, lost records, chats with a test button, disk, and versions."""
+"""Draw the dashboard's health page: sources, lost records, chats with a test button, disk, and versions."""
 
 from __future__ import annotations
 

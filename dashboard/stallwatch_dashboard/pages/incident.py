@@ -160,7 +160,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """Draw the changes of an incident and the users' notes."""
+    """Draw the changes to an incident and the users' notes."""
     # If an earlier version stored the incident, `incident.history` is empty, and only the store contains the
     # changes. The store always contains the notes.
     kept = shared().cases.history(incident.id)

@@ -1,4 +1,4 @@
-"""Diagnose uploaded logs of an ended run: the verdict first, then cause, fixes, evidence, and findings."""
+"""Diagnose the uploaded logs of an ended run. Draw the verdict, cause, fixes, evidence, and findings."""
 
 from __future__ import annotations
 

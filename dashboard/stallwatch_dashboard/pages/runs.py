@@ -1,4 +1,4 @@
-"""Draw the table of runs, with urgent runs first."""
+"""Draw the table of runs. Urgent runs come first."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. If `field` is empty, the column contains words, otherwise numbers."""
+    """A column of the table. It contains words if `field` is empty. Otherwise, it contains numbers."""
 
     name: str  #: key of the heading's text
     width: int  #: width in pixels
@@ -150,7 +150,7 @@ def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage])
 
 
 def _width(column: Column, columns: Sequence[Column]) -> str:
-    """Return the width of a column in CSS, which can depend on the width of the table."""
+    """Return a column's width as CSS. The width can depend on the width of the table."""
     if not column.widest:
         return f"{column.width}px"
     names = [column.name for column in COLUMNS]
@@ -214,7 +214,7 @@ def _shown_incidents(row: RunRow) -> Sequence[Incident]:
 
 
 def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
-    """Return the titles of the shown incidents or, if there are none, the cause of the run's end."""
+    """Return the titles of the shown incidents or, if there are none, the reason why the run ended."""
     found = {title_of(incident, pages.get(incident.rule), reader) for incident in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
@@ -244,7 +244,7 @@ def _phase(row: RunRow, say: Say) -> str:
 
 
 def _course(values: Sequence[float]) -> str:
-    """Return the heights of the points of the loss curve, in percent from the lowest to the highest value."""
+    """Return the heights of the loss curve's points, as percentages between the lowest and highest values."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -258,7 +258,7 @@ def _searched(row: RunRow) -> tuple[str, ...]:
 
 @functools.cache
 def _sources() -> tuple[str, str, str]:
-    """Return the HTML, CSS, and JavaScript of the table. The texts are constant and contain no data."""
+    """Return the table's HTML, CSS, and JavaScript, which are constant and contain no data."""
     names = ("runs.html", "runs.css", "runs.js")
     html, css, js = ((_FRONTEND / name).read_text(encoding="utf-8") for name in names)
     return html, css, js

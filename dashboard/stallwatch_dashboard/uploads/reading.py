@@ -154,7 +154,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return a message if the files (name, bytes) are too large in total. Otherwise, return None."""
+    """If the files (name, bytes) are too large in total, return a message. Otherwise, return None."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

@@ -1,4 +1,4 @@
-"""Store reports for later viewing. Each report is a file in ``<home>/reports``, without secrets."""
+"""Store reports for later viewing. Each report is a file in ``<home>/reports`` and contains no secrets."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Support for individual chat services, in one module each.
+"""Support for individual chat services. Each service has its own module.
 
 A module writes requests as the chat's documentation describes and interprets the responses. Apprise always
 parses the URL. Stallwatch writes the request itself if Apprise 2.2.0 does not follow the chat's
 documentation. For example, Apprise treats every response of Feishu, Lark, DingTalk, and WeCom with status 200
 as a success, although these chats also report errors with status 200. Apprise cannot sign requests to Feishu
-and Lark, discards ``Retry-After`` and the error codes of all chats, and sends plain text to chats that
-support cards.
+and Lark, discards ``Retry-After`` and all chats' error codes, and sends plain text to chats that support
+cards.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Chat:
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request for each message in `places`. A request replaces the message with the notice."""
+        """Return one request for each message in `places`. Each replaces its message with the notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
@@ -71,13 +71,13 @@ class Chat:
 
 
 class CodedChat(Chat):
-    """A chat that returns HTTP 200 even for errors, with an error code in the body. Code 0 means success."""
+    """A chat that reports errors by a code in the body, even with status 200. Code 0 means success."""
 
     code_keys: ClassVar[Sequence[str]] = ("errcode",)
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message from the body for any HTTP status, or `None` on success."""
+        """For any HTTP status, return the error code and message from the body, or `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:

@@ -56,7 +56,7 @@ class DingTalk(CodedChat):
         return [Request(self._url, body, params=signed)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message.
+        """Return the error code and message, or `None` on success.
 
         If the code is 310000, the security setting that the message names replaces the code.
         """

@@ -34,7 +34,7 @@ _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
 
 
 class Discord(Chat):
-    """Sends notices to one webhook, and to a thread if the URL names one. Webhooks cannot send replies."""
+    """Sends notices to one webhook or, if the URL names a thread, to the thread. Webhooks cannot reply."""
 
     name = "discord"
     title = "Discord"

@@ -47,7 +47,7 @@ class WeCom(CodedChat):
         return [Request(self._url, body)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message, without the hint from WeCom and the requester's IP address."""
+        """Return the error code and message. Omit WeCom's hint and the requester's IP address."""
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 

@@ -1,1 +1,1 @@
-"""Alembic migrations, with a file for each schema change in ``versions/``. See ``storage.engine.migrate``."""
+"""Alembic migrations. Each schema change has a file in ``versions/``. See ``storage.engine.migrate``."""

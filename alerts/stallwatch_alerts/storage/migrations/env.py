@@ -1,4 +1,4 @@
-"""Run the migrations; Alembic runs this script in the transaction of ``storage.engine.migrate``."""
+"""Run the migrations. Alembic runs this script in the transaction of ``storage.engine.migrate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Create the tables of incidents, messages, and notifications.
+"""Create the tables for incidents, messages, and notifications.
 
 Some databases already contain these tables, but no migration version.
 """

@@ -1,4 +1,4 @@
-"""Add tables for the agents' reports of a multi-host run, and for the agent that merges them."""
+"""Add tables for the reports from a multi-host run's agents, and for the agent that merges the reports."""
 
 from __future__ import annotations
 
