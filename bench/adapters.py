@@ -120,7 +120,7 @@ def grep_error(folder: Path) -> Answer:
 
 
 def nvrx() -> Adapter:
-    """Return an adapter that returns the first root-cause candidate from NVRx's signatures.
+    """Return an adapter that reports the first root-cause candidate from NVRx's signatures.
 
     NVRx is NVIDIA's resiliency extension. The adapter uses only its published patterns, whereas NVRx itself
     weighs the matches and has a language model evaluate them.

@@ -165,7 +165,7 @@ def _until_up(record: Path) -> None:
 
 
 def through_prometheus(count: int) -> list[float] | None:
-    """Return the delays in seconds from a crash to its message in the chat.
+    """Return the delays, in seconds, between crashes and their messages in the chat.
 
     Return ``None`` if Prometheus, Alertmanager, or the relay is not installed.
     """

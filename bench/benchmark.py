@@ -74,7 +74,7 @@ class Case:
         return content
 
     def unpack(self, folder: Path) -> None:
-        """Write the input of the tools into the folder: the logs, and ``run.json`` with the exit code."""
+        """Write the tools' input to the folder: the logs, and ``run.json`` with the exit code."""
         folder.mkdir(parents=True)
         content = self.content()
         if self.hangs:
@@ -191,7 +191,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool. If necessary, train the tool on the healthy runs of the open half."""
+    """Return the adapter for a tool. If necessary, train the tool on the healthy runs of the open half."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

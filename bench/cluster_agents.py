@@ -162,7 +162,7 @@ class Carrier:
         return None
 
     def close(self) -> None:
-        """Cancel the requests that are not finished."""
+        """Cancel the unfinished requests."""
         for peer in self._peers:
             peer.close()
             peer.close_connection()
@@ -208,7 +208,7 @@ class Host:
         self.busy: Future[None] | None = None
 
     def wall(self) -> float:
-        """Return the time of the host's wall clock."""
+        """Return the host's wall-clock time."""
         return time.time() + self._skew
 
     def see(self, now: float) -> None:

@@ -44,7 +44,7 @@ COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
 class Op(NamedTuple):
-    """An operation in the step of a rank."""
+    """An operation in a rank's step."""
 
     kind: str  #: "code", "data", "save", "collective", "send", or "recv"
     name: str  #: name of the operation in a stack
@@ -224,7 +224,7 @@ class Hang:
         self.states = states
 
     def stacks(self, host: str, time: float, seconds: float = 0.4) -> StallStacks:
-        """Return the stacks of this host's ranks, as its agent sees them."""
+        """Return the stacks of this host's ranks, as the host's agent sees them."""
         training = self.training
         ranks = [rank for rank in training.ranks_of(host) if rank in self.states]
         found: dict[tuple[object, ...], list[StackGroup]] = defaultdict(list)
@@ -318,7 +318,7 @@ class _Deviation:
 
 
 class _Run:
-    """The progress of all ranks, starting at the step of the fault."""
+    """The progress of all ranks, starting at the step in which the fault occurs."""
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
@@ -533,7 +533,7 @@ def parts(found: Hang, time: float = 0.0) -> dict[str, StallStacks]:
 
 
 def drawn(seed: int, number: int, fault: str, hosts: int, per_host: int) -> Hang:
-    """Return the hang of one trial. The arguments determine all random choices."""
+    """Return the hang for one trial. The arguments determine all random choices."""
     draw = random.Random(f"{seed}/{number}/{fault}")
     return hang(fault, Training(draw.choice(LAYOUTS), hosts, per_host, draw))
 

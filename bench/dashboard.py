@@ -43,7 +43,7 @@ NAME = f"run-{RUN:03}"
 
 
 def runs_page(source: Source) -> None:
-    """Compute the table of the Runs page."""
+    """Compute the table on the Runs page."""
     json.dumps(table(source.rows(), Reader(zone=timezone.utc, now=source.clock())))
 
 
@@ -71,7 +71,7 @@ def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = 
 
 
 def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
-    """Print the times of the Runs page and of the Run page."""
+    """Print the times for the Runs page and for the Run page."""
     print(f"  {'Runs page, first':36} {timed(lambda: runs_page(source))}")
     print(f"  {'Runs page, refresh (median of 20)':36} {timed(lambda: runs_page(source), 20, before)}")
     print(f"  {'Run page, first':36} {timed(lambda: run_page(source, begin))}")

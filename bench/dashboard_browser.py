@@ -54,7 +54,7 @@ class Visited:
     made: list[tuple[float, float, float]] = field(default_factory=list)
 
     def report(self) -> None:
-        """Print the times of the first visit and of the later visits."""
+        """Print the times for the first visit and for the later visits."""
         first, later = self.made[0], [statistics.median(item) for item in zip(*self.made[1:], strict=True)]
         for when, (clock, server, browser) in (("first visit", first), ("later visits", later)):
             used = f"server {1000 * server:.0f} ms, Chromium {1000 * browser:.0f} ms"

@@ -27,7 +27,7 @@ Make = Callable[[Path, float], None]
 
 
 def one_line(path: Path, scale: float) -> None:
-    """Write a line of 1 GB, followed by the lines of a failure."""
+    """Write a 1 GB line, followed by the lines of a failure."""
     with path.open("wb") as out:
         for _ in range(max(1, int(1000 * scale))):
             out.write(b"x" * 1_000_000)
@@ -35,7 +35,7 @@ def one_line(path: Path, scale: float) -> None:
 
 
 def one_bar(path: Path, scale: float) -> None:
-    """Write a line of 1 GB that consists of the redraws of one progress bar."""
+    """Write a 1 GB line that consists of redraws of one progress bar."""
     drawn = b"".join(b"\r 10%%|#    | %d/90000000 [00:10<01:30,  1.0it/s]" % step for step in range(20_000))
     with path.open("wb") as out:
         for _ in range(max(1, int(GIB * scale) // len(drawn))):
@@ -44,7 +44,7 @@ def one_bar(path: Path, scale: float) -> None:
 
 
 def sparse(path: Path, scale: float) -> None:
-    """Write a hole of 10 GB followed by a log, as in a truncated log that its writer still has open."""
+    """Write a 10 GB hole followed by a log, as in a truncated log that its writer still has open."""
     with path.open("wb") as out:
         out.seek(int(10 * GIB * scale))
         for step in range(1000):
@@ -53,7 +53,7 @@ def sparse(path: Path, scale: float) -> None:
 
 
 def nothing_but_hole(path: Path, scale: float) -> None:
-    """Write a hole of 10 GB."""
+    """Write a 10 GB hole."""
     with path.open("wb") as out:
         out.truncate(int(10 * GIB * scale))
 
@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """Write a million lines of different ranks, and then 1,000 lines with impossible rank numbers."""
+    """Write a million lines from different ranks, and then 1,000 lines with impossible rank numbers."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))

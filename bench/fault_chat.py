@@ -112,7 +112,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _body(connection: socket.socket) -> dict[str, Any] | None:
-    """Return the posted JSON, or ``None`` if the sender ended in the middle of the request."""
+    """Return the posted JSON, or ``None`` if the sender exited in the middle of the request."""
     data = b""
     while b"\r\n\r\n" not in data:
         got = connection.recv(65536)

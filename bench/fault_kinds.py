@@ -267,7 +267,7 @@ def postgres() -> Postgres:
 
 
 def _missing(name: str) -> str:
-    """Return the requirement of a fault that this machine does not meet, or an empty string."""
+    """Return the requirement for a fault that this machine does not meet, or "" if it meets all of them."""
     if name in ("disk full", "read-only") and os.geteuid() != 0:
         return "root, to mount a file system"
     if name == "PostgreSQL killed" and programs() is None:

@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Reference:
-    """The output and the exit code of the same training without a watcher."""
+    """The output and the exit code of the same training when it runs without a watcher."""
 
     stdout: bytes
     stderr: list[str]
@@ -88,7 +88,7 @@ class Reference:
 
 @cache
 def log_reference(scenario: str) -> str:
-    """Return the log that the training writes if it prints into a file instead of stdout."""
+    """Return the log that the training writes if it prints to a file instead of stdout."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         command = [sys.executable, str(TRAINING), scenario, f"{folder}/note", f"{folder}/log"]
         subprocess.run(command, check=False, cwd=folder)
@@ -516,7 +516,7 @@ class Trial:
         self.problems.append(f"lost without a report: {why}")
 
     def _recorded(self) -> list[Any]:
-        """Return the incidents that the agent recorded, except incidents of severity "info"."""
+        """Return the incidents that the agent recorded, except those that have severity "info"."""
         found = []
         for folder in self.home.glob("runs/trial*"):
             found += [item for item in folded(read_journal(folder)) if item.severity != "info"]

@@ -30,7 +30,7 @@ from scoring import Share
 
 
 def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
-    """Return the number and the fault of each trial, and the number of earlier trials with this fault.
+    """For each trial, return its number, its fault, and the number of earlier trials with this fault.
 
     The trials of each fault are spread evenly.
     """
@@ -57,7 +57,7 @@ def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """Run the trials and yield their results. Start no further trial after `minutes` minutes."""
+    """Run the trials and yield their results. Do not start a trial after `minutes` minutes."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 

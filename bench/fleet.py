@@ -96,14 +96,14 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
 
 
 class Scrapes:
-    """The responses of all agents to the scrapes of a day."""
+    """All agents' responses to a day of scrapes."""
 
     def __init__(self, runs: int, ranks: int) -> None:
         self._connection = duckdb.connect()
         _places(self._connection, runs, ranks)
 
     def readings(self, number: int, at: float, run: int | None = None) -> list[Reading]:
-        """Return the readings of one scrape, for all runs or for one run."""
+        """Return the readings from one scrape, for all runs or for one run."""
         rows = self._connection.execute(
             "SELECT printf('run-%03d', run), metric, CASE WHEN of_rank THEN r END, labels,"
             f" CAST({_VALUE} AS DOUBLE) FROM places, (SELECT ? AS n, ? AS t) WHERE run = coalesce(?, run)",

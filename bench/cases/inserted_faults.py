@@ -34,7 +34,7 @@ class Fault:
 
 
 def trace(s: Scene, raised: str, *calls: tuple[str, int, str, str]) -> Lines:
-    """Return a traceback with the calls of the program, followed by the calls of the library."""
+    """Return a traceback that contains the program's calls, followed by the library's calls."""
     own_calls = [
         (f"{s.home}/train.py", s.chance.randrange(200, 420), "<module>", "main()"),
         (f"{s.home}/train.py", s.chance.randrange(90, 199), "main", "trainer.train()"),
@@ -122,7 +122,7 @@ _ADVICE = (
 
 
 def _watchdog(s: Scene) -> Lines:
-    """Return the lines of NCCL's watchdog, in the format of torch 2.6 (ProcessGroupNCCL.cpp)."""
+    """Return the lines from NCCL's watchdog, in the format of torch 2.6 (ProcessGroupNCCL.cpp)."""
     seq, size = s.chance.randrange(900, 90000), s.chance.choice([1, 16384, 52428800])
     rank, limit = s.chance.randrange(s.ranks), s.chance.choice([600000, 1800000])
     head = f"[rank{rank}]:[E{s.glog} ProcessGroupNCCL.cpp"

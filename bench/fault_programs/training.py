@@ -3,8 +3,8 @@
     python training.py SCENARIO NOTE [LOG]
 
 The output depends only on the scenario. The program writes its longest pause between two steps and its exit
-code into the file NOTE. From this file, a benchmark learns the outcome without the watcher. If LOG is given,
-the program prints into this file and reopens the file if another process has moved it, as
+code to the file NOTE. From this file, a benchmark learns the outcome without the watcher. If LOG is given,
+the program prints to this file and reopens the file if another process has moved it, as
 ``logging.handlers.WatchedFileHandler`` does.
 """
 
@@ -50,7 +50,7 @@ class Output:
 
 
 class Training:
-    """A counter of steps that also measures the longest pause between two steps."""
+    """Counts steps and measures the longest pause between two steps."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -97,7 +97,7 @@ def train(scenario: str, training: Training, output: Output) -> int:
 
 
 def main(scenario: str, note: str, log: str | None = None) -> int:
-    """Run the training and write its longest pause and its exit code into the file NOTE."""
+    """Run the training and write its longest pause and its exit code to the file NOTE."""
     for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # undo the limits that a fault set on the agent
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (hard, hard))

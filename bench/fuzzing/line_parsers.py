@@ -76,7 +76,7 @@ def own_folder() -> Path:
 
 
 def file_of(data: bytes, name: str) -> Path:
-    """Write the bytes into a file of this name and return its path."""
+    """Write the bytes to a file that has this name and return the file's path."""
     path = own_folder() / name
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)

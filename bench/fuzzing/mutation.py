@@ -154,7 +154,7 @@ _NESTING = (10, 100, 500, 2000, 20_000)
 
 
 class Mutator:
-    """A generator of inputs for a target. It combines the target's samples and tokens with general tokens."""
+    """Generates inputs for a target by combining the target's samples and tokens with general tokens."""
 
     def __init__(
         self, samples: Sequence[bytes], tokens: Sequence[bytes] = (), *, json_lines: bool = False

@@ -1,4 +1,4 @@
-"""Attack every regular expression of Stallwatch with strings that make a backtracking engine retry.
+"""Attack every regular expression in Stallwatch with strings that make a backtracking engine retry.
 
 The strings are derived from the pattern itself. Some strings repeat the text that a quantifier repeats,
 after the prefix that the pattern requires and before a suffix that does not match. Other strings repeat the
@@ -73,7 +73,7 @@ class Text(NamedTuple):
 
 @functools.cache
 def every_pattern() -> tuple[Pattern, ...]:
-    """Return all distinct patterns in the modules of Stallwatch."""
+    """Return all distinct patterns in Stallwatch's modules."""
     found: dict[tuple[str | bytes, int], Pattern] = {}
     for package in _PACKAGES:
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -199,7 +199,7 @@ _OF_CATEGORY = {
 
 
 def _members(items: list[Any]) -> list[str]:
-    """Return a few characters of a character class."""
+    """Return a few characters from a character class."""
     if items and items[0][0] is C.NEGATE:
         barred = re.compile(_class_of(items[1:]))
         return [char for char in "a 1-.x:/\t" if not barred.match(char)][:3]

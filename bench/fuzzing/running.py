@@ -1,4 +1,4 @@
-"""Run the inputs of a target in a supervised process with limited memory.
+"""Run the inputs of a target in a supervised process that has limited memory.
 
 The process writes the number of its current input to shared memory. With this number, the caller can identify
 an input that blocks or ends the process, and can continue with the next input.

@@ -199,7 +199,7 @@ def score_in_pool() -> None:
 
 
 def pool_lost_a_worker() -> None:
-    """Kill a worker of a pool. ``map`` then waits forever for the worker's result."""
+    """Kill a worker in a pool. ``map`` then waits forever for the worker's result."""
     Loop().train()
     score_in_pool()
 
