@@ -1,4 +1,4 @@
-"""Run all checks of one run on its configuration, scripts, and versions, and return the diagnostics."""
+"""Run all checks on the configuration, scripts, and versions of one run, and return the diagnostics."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def check_run(
     versions_source: str | None = None,
     signatures: Signatures | None = None,
 ) -> list[Diagnostic]:
-    """Check a run before it starts, and return the diagnostics, the most severe first.
+    """Check a run before it starts, and return the diagnostics in descending order of severity.
 
     Args:
       config: the DeepSpeed configuration, or ``None`` if the run has none.
       scripts: the training script and the files that belong to it.
       versions: installed versions, by canonical package name, or an empty mapping if they are unknown.
-      world_size: the number of data-parallel ranks; defaults to the number in the configuration.
+      world_size: the number of data-parallel ranks; by default, the number in the configuration.
       versions_source: the file that contains the versions.
       signatures: signatures of installed classes whose source can be read.
     """

@@ -25,10 +25,10 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find keyword arguments that the classes of transformers and TRL do not accept.
+    """Find keyword arguments that the called transformers and TRL classes do not accept.
 
-    The arguments are compared with the source of the called classes. If the source cannot be read, the
-    arguments are compared with a table of changed arguments.
+    The arguments are compared with the source of these classes. If the source cannot be read, the arguments
+    are compared with a table of changed arguments.
     """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
@@ -48,9 +48,9 @@ def _not_taken(
 ) -> Iterator[Diagnostic]:
     """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that might run only with a different release of the package. This is the case if the call
-    depends on a check of the release, or on an exception that a different release raises. Also skip the old
-    name of a renamed argument if another call to the same class (in `others`) passes the new name.
+    Skip a call that might run only with a different release of the package. A call might do so if it depends
+    on a check of the release or on an exception that a different release raises. Also skip the old name of a
+    renamed argument if another call to the same class (in `others`) passes the new name.
     """
     unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
@@ -77,8 +77,8 @@ def _not_taken(
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
     """Use a table of changed arguments to check calls to classes whose source cannot be read.
 
-    The table lists arguments of the classes of transformers, such as ``evaluation_strategy``, which was
-    renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.
+    The table lists arguments of transformers classes, such as ``evaluation_strategy``, which was renamed. A
+    setting that is passed directly to a ``Trainer`` belongs in the training arguments instead.
     """
     package, _, full = script.full(call.name).partition(".")
     kind = full.rpartition(".")[2].removeprefix("Seq2Seq")
@@ -110,7 +110,7 @@ def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find a Trainer subclass whose ``compute_loss`` does not accept the arguments that each step passes."""
+    """Find a Trainer subclass whose ``compute_loss`` rejects an argument that ``training_step`` passes."""
     transformers = run.version("transformers")
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return

@@ -1,4 +1,4 @@
-"""Determine which lines of a script run in every run and which lines depend on a condition."""
+"""Determine which lines of a script always run and which lines depend on a condition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """Analysis of how often the nodes of a script run.
+    """An analysis of how often each node of a script is reached.
 
     The result depends on the blocks around a node and on earlier ``return`` and ``continue`` statements.
     """
@@ -41,7 +41,7 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return how often runs reach this node."""
+        """Return how often this node is reached."""
         found = set(self._around(node))
         return "by-version" if "by-version" in found else "sometimes" if found else "always"
 
@@ -76,7 +76,7 @@ conditions_of = lru_cache(maxsize=4)(Conditions)  # cached for all checks of one
 
 
 def _before(block: ast.AST, node: ast.AST) -> list[ast.stmt]:
-    """Return the statements before this node in the same block."""
+    """Return the statements that precede this node in its block."""
     for name in ("body", "orelse", "finalbody"):
         statements = getattr(block, name, ())
         if isinstance(statements, list) and node in statements:

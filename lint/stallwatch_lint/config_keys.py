@@ -32,7 +32,7 @@ KindName = Literal["whole", "number", "flag", "object", "device"]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key of the configuration: the releases of DeepSpeed that accept it, and the kind of its value."""
+    """A configuration key, with the DeepSpeed releases that accept the key and the kind of its value."""
 
     since: str = FIRST_KNOWN
     until: str | None = None
@@ -50,7 +50,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object in the configuration. In release `since` and later, DeepSpeed rejects its unknown keys."""
+    """An object in the configuration. DeepSpeed `since` and later reject unknown keys in the object."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -70,10 +70,10 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield diagnostics for keys that the installed DeepSpeed does not recognize.
 
-    If the installed version is unknown, a key that no known release accepts is certainly wrong in a section
-    whose unknown keys all known releases reject, and likely wrong in any other section. A key that only some
-    releases accept causes a hint. A release that is later than the last known release might accept keys that
-    this check does not recognize.
+    If the installed version is unknown, a key that no known release accepts is certainly wrong if all known
+    releases reject unknown keys in its section. In any other section, the key is likely wrong. A key that
+    only some releases accept causes a hint. A release that is later than the last known release might accept
+    keys that this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -123,7 +123,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Report values that DeepSpeed rejects with pydantic models, and strings that it uses in calculations.
+    """Report values that the pydantic models of DeepSpeed reject, and strings that it uses in calculations.
 
     Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0 and
     earlier do not validate ``fp16`` and ``bf16``.
@@ -227,7 +227,7 @@ _TAKES: Mapping[KindName, Callable[[Any], bool]] = {
 
 
 def _plain(value: Any) -> int | float | None:
-    """Return the number in a string, or ``None`` if the string is not a number."""
+    """Convert a string to a number. Return ``None`` if the string is not a number."""
     try:
         found = number(float(value)) if isinstance(value, str) else None
     except ValueError:

@@ -1,6 +1,6 @@
 """Build the result of a check.
 
-The severity and the rule page of a diagnostic are in `facts/checks.yaml`, and its texts are in the locale.
+The severity and the rule page of a diagnostic are in `facts/checks.yaml`, and its text is in the locale.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def diagnostic(
     fix: Message | None = None,
     **params: str | int | float | Message,
 ) -> Diagnostic:
-    """Return a diagnostic of a kind listed in `facts/checks.yaml`, with the parameters of its texts."""
+    """Return a diagnostic of a kind that `facts/checks.yaml` lists, with the parameters for its text."""
     known = _kinds()[kind]
     file, line = place
     return Diagnostic(

@@ -61,7 +61,7 @@ class DsConfig:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the configuration.
+        """The ZeRO stage that the configuration specifies.
 
         The stage is 0 if none is set, and ``None`` if it cannot be determined.
 
@@ -77,7 +77,7 @@ class DsConfig:
 
     @property
     def with_valid_stage(self) -> DsConfig:
-        """The configuration with stage 3 in place of a stage greater than 3.
+        """The configuration, in which stage 3 replaces any stage greater than 3.
 
         A separate diagnostic reports a stage greater than 3. Because of this replacement, conflicts with
         ZeRO-3 are also reported immediately, not only after the user has fixed the stage.

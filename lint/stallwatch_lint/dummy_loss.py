@@ -19,15 +19,15 @@ _PERSISTENT = 1e5  #: the default of ``stage3_param_persistence_threshold``
 
 
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or in a loop.
+    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, including sums in loops.
 
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
     0.19.8), so a sum over a small part of a model can work. A term is reported only if it is multiplied by
     zero or assigned to a loss variable. A variable counts as a loss if it is named for a loss or if
-    ``backward`` is called on it. A product with zero has no purpose except in a loss. Such a sum for a
-    log line is also wrong under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can
-    belong to the running module and are then present, so the severity is only "likely". According to tests,
-    DeepSpeed 0.15.3 and 0.19.8 fail in the first backward pass.
+    ``backward`` is called on it. A product with zero has no purpose except in a loss. A sum that is used only
+    for a log line is also wrong under ZeRO-3, but it does not stop the run. In a ``forward``, the parameters
+    can belong to the running module and are then present, so the severity is only "likely". According to
+    tests, DeepSpeed 0.15.3 and 0.19.8 fail in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -71,7 +71,7 @@ def _is_loss(name: str, losses: set[str]) -> bool:
 
 
 def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions on which a backward pass is called, such as ``loss`` in ``loss.backward()``."""
+    """Yield expressions for which a backward pass is called, such as ``loss`` in ``loss.backward()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         yield node.func.value
         yield from node.args[:1]
@@ -181,7 +181,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return the node of ``model`` in ``model.parameters()`` or ``model.named_parameters()``."""
+    """Return the node for ``model`` in ``model.parameters()`` or ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None
@@ -197,7 +197,7 @@ def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
-    """Return whether the expression calculates a single number from a parameter and keeps its gradient."""
+    """Return whether the expression calculates a single number from a parameter and keeps the gradient."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless

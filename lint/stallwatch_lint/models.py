@@ -1,4 +1,4 @@
-"""Check for uses of models that are known to fail with this configuration or these versions."""
+"""Check for model usage that is known to fail with this configuration or these versions."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models trained in evaluation mode because the script calls ``eval()`` but never ``train()``.
+    """Find models that train in evaluation mode because the script calls ``eval()`` but never ``train()``.
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
-    engine, and the script must call the ``backward`` method of this engine. Reference models, teachers, and
-    reward models, in contrast, correctly stay in evaluation mode. In DeepSpeed 0.15.3 and earlier, ZeRO-3
-    asserts in the backward pass that each module is in training mode
+    engine, and the script must call the ``backward`` method of this engine. In contrast, reference models,
+    teachers, and reward models are supposed to stay in evaluation mode. In DeepSpeed 0.15.3 and earlier,
+    ZeRO-3 asserts in the backward pass that each module is in training mode
     (``runtime/zero/parameter_offload.py``). DeepSpeed 0.15.4 and later do not check the mode, and dropout
     stays off.
     """

@@ -21,7 +21,7 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """The meanings of the names in a script, and the lines at which each meaning begins and ends.
+    """The meanings of the names in a script, and the lines where each meaning begins and ends.
 
     A meaning from a later line replaces the meaning from an earlier line. Control flow is ignored, with one
     exception: an assignment in one branch of an ``if`` does not affect the other branch. A parameter has a
@@ -50,7 +50,7 @@ class Names:
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """Record the meaning of a parameter from the start of its function."""
+        """Record the meaning that a parameter has from the start of its function."""
         events = self._events[(id(function), name)]
         events[:] = [event for event in events if event[2] is not function]
         events.append((function.lineno, meaning, function))
@@ -91,13 +91,13 @@ class Names:
         return id(scope), name
 
     def _apart(self, first: ast.AST, other: ast.AST) -> bool:
-        """Return whether the nodes are in different branches of the same ``if`` statement."""
+        """Return whether two nodes are in different branches of the same ``if`` statement."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(first)])
 
 
 class _Structure(NamedTuple):
-    """The scopes, classes, and branches of a syntax tree, by the ``id`` of a node."""
+    """The scopes, classes, and branches of a syntax tree, each indexed by the ``id`` of a node."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names bound in each scope

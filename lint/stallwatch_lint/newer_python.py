@@ -1,7 +1,7 @@
-"""Recognize syntax of a later Python version in a script that this Python version cannot parse.
+"""Recognize syntax from a later Python version in a script that this Python version cannot parse.
 
-The syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, and nested asynchronous comprehensions),
-3.12 (PEP 695 and PEP 701), 3.13 (PEP 696), and 3.14 (PEP 750 and PEP 758).
+The recognized syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, and nested asynchronous
+comprehensions), 3.12 (PEP 695 and PEP 701), 3.13 (PEP 696), and 3.14 (PEP 750 and PEP 758).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REASONS = {
 
 
 class NewerPython(Exception):
-    """Raised if a script uses syntax of a later Python version. The message names this version."""
+    """Raised if a script uses syntax from a later Python version. The message names that version."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         this_version = ".".join(map(str, sys.version_info[:2]))

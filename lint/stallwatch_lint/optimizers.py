@@ -1,4 +1,4 @@
-"""Check the configured optimizer and scheduler: their names, and the arguments for their constructors.
+"""Check the names and the constructor arguments of the configured optimizer and scheduler.
 
 If the script does not pass an optimizer, DeepSpeed constructs the optimizer and the scheduler with ``params``
 as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``, ``_configure_basic_optimizer`` and
@@ -67,7 +67,7 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Report parameters that Adam and the DeepSpeed schedulers do not accept, and numbers in quotes."""
+    """Report parameters that Adam and the DeepSpeed schedulers do not accept, and quoted numbers."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
     for part, name, known in (
@@ -86,7 +86,7 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return a fix that suggests the most similar name, ignoring case, or ``None`` if none is similar."""
+    """Ignoring case, return a fix that suggests the most similar name, or ``None`` if none is similar."""
     written = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None

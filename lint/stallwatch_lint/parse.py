@@ -1,4 +1,4 @@
-"""Parse the text of a configuration, or report why and at which line the text cannot be read.
+"""Parse the text of a configuration. If the text cannot be read, report the line and the reason.
 
 DeepSpeed reads the file as Hjson, which allows comments and trailing commas. DeepSpeed rejects duplicate keys
 (0.9.0 to 0.19.8, ``runtime/config.py``). transformers and accelerate first read the file as strict JSON
@@ -105,7 +105,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 
 
 def parse_accelerate(text: str, file: str) -> Parsed:
-    """Parse the YAML file for accelerate into the DeepSpeed configuration that it describes.
+    """Convert the YAML file for accelerate to the DeepSpeed configuration that the file describes.
 
     If the file does not configure DeepSpeed, ``config`` is ``None`` and there is no diagnostic.
     """
@@ -130,7 +130,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Return the line number of every key, by the key's path.
+    """Return a dictionary that maps the path of every key to the line number of the key.
 
     Return an empty dictionary if the text is not YAML. Most JSON is valid YAML.
     """
@@ -153,7 +153,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Parse text that is not JSON as Hjson. Return its values and a diagnostic about the text."""
+    """Parse text as Hjson because it is not JSON. Return its values and a diagnostic about the text."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)

@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make, but that only one rank makes, so that this rank waits forever.
+"""Find calls that all ranks must make, but that only one rank makes, so this rank waits forever.
 
 According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank
 0 calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model``
@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables that contain a rank or a comparison with a rank (``main = get_rank() == 0``)."""
+    """The variables that contain a rank or the result of comparing a rank (``main = get_rank() == 0``)."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -157,7 +157,7 @@ def _is_module(owner: str, call: Call) -> bool:
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
-    """Return whether the script's own method of this name might call the method of the DeepSpeed engine.
+    """Return whether the script's own method with this name might call the DeepSpeed engine's method.
 
     Return True if the script does not define such a method.
     """

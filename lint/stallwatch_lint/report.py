@@ -48,7 +48,7 @@ def print_check(
     *,
     covered: Covered = "all",
 ) -> None:
-    """Print the diagnostics, the most severe first. The output is readable at 80 columns and without color.
+    """Print the most severe diagnostics first. The output is readable at 80 columns and without color.
 
     `covered` is the part of the run that was checked. If the run was not checked completely, a report without
     diagnostics does not mean that the run has no problems.

@@ -15,7 +15,7 @@ from stallwatch_lint.versions import fits, version_of
 
 @dataclass(frozen=True)
 class Run:
-    """Configuration, scripts, and installed packages of a run."""
+    """The configuration, scripts, and installed packages of a run."""
 
     config: DsConfig | None = None
     scripts: Sequence[Script] = ()
@@ -25,7 +25,7 @@ class Run:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the run, or ``None`` if there is no configuration or the stage is unknown."""
+        """The ZeRO stage of the run, or ``None`` if there is no configuration or the stage is unknown."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:

@@ -1,4 +1,4 @@
-"""Check that a script gathers the weights that ZeRO-3 partitioned before the script saves the model.
+"""Check that a script that saves a ZeRO-3 model first gathers the partitioned weights.
 
 Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
 the DeepSpeed engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or
@@ -32,10 +32,10 @@ _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weig
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Find scripts that save a ZeRO-3 model without the setting that gathers its weights.
 
-    The problem is reported once for the configuration, or for each call that saves. accelerate 1.15.0
-    (``get_state_dict`` in ``accelerator.py``) raises an error. DeepSpeed 0.19.8 (``save_16bit_model`` in
-    ``runtime/engine.py``) writes nothing and returns ``False``. The Trainer of transformers 5.0 catches the
-    error and writes a sharded checkpoint.
+    The problem is reported either once for the configuration or once for each call that saves the model.
+    accelerate 1.15.0 (``get_state_dict`` in ``accelerator.py``) raises an error. DeepSpeed 0.19.8
+    (``save_16bit_model`` in ``runtime/engine.py``) writes nothing and returns ``False``. The Trainer of
+    transformers 5.0 catches the error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
     if config.stage != 3 or gathers:  # a value that cannot be determined counts as enabled
@@ -71,10 +71,10 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that save a partitioned model without the DeepSpeed engine and write empty weights.
+    """Find calls that write empty weights because they bypass the engine to save a partitioned model.
 
-    Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
-    because it writes adapters, which can be too small to be partitioned.
+    Scripts that gather the weights are skipped. In scripts that use PEFT, ``save_pretrained`` is also
+    skipped, because it writes adapters, which can be too small to be partitioned.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
@@ -142,10 +142,10 @@ class _BareModels:
                 yield self._states[int(meaning.removeprefix(_STATE))]
 
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
-        """Return whether the Trainer has trained its model before the script uses it at this node.
+        """Return whether the Trainer has trained its model before the script uses the model at this node.
 
-        In a function without a ``train`` call, return True if the script trains anywhere, or if the Trainer
-        is ``self``.
+        If the function contains no ``train`` call, return True if the script trains anywhere or if the
+        Trainer is ``self``.
         """
         if scope in self._trained:
             return node.lineno > self._trained[scope]
@@ -207,7 +207,7 @@ _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find code that saves a plain module although ZeRO-3 needs the DeepSpeed engine.
+    """Find code that saves a plain module although ZeRO-3 requires the DeepSpeed engine.
 
     Such code calls a method that only the engine has, passes the module to accelerate, or replaces a
     trainer's engine with a module.

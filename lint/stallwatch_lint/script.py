@@ -32,17 +32,17 @@ class Call:
 
     @property
     def last(self) -> str:
-        """Name of the called function, without its owner."""
+        """The name of the called function, without its owner."""
         return self.name.rsplit(".", 1)[-1]
 
     @property
     def owner(self) -> str:
-        """Dotted name of the object on which the method is called, or "" for a plain function."""
+        """The dotted name of the object on which the method is called, or "" for a plain function."""
         return self.name.rpartition(".")[0]
 
     @property
     def line(self) -> int:
-        """Line number of the call, counted from 1."""
+        """The line number of the call, counted from 1."""
         return self.node.lineno
 
     @property
@@ -76,11 +76,11 @@ class Script:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the tree, outer nodes first."""
+        """All nodes of the tree, starting with the outer nodes."""
         return list(ast.walk(self.tree))
 
     def of(self, *types: type[_Node]) -> list[_Node]:
-        """Return the nodes of these types, outer nodes first."""
+        """Return the nodes of these types, starting with the outer nodes."""
         return [node for node in self.nodes if isinstance(node, types)]
 
     @cached_property
@@ -142,7 +142,7 @@ class Script:
 
     @property
     def strict_json(self) -> bool:
-        """True if transformers or accelerate reads the configuration before DeepSpeed, as strict JSON."""
+        """True if transformers or accelerate reads the configuration as strict JSON before DeepSpeed does."""
         readers = {"Trainer", "TrainingArguments", "Accelerator"}
         theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
         return bool(theirs) and not any(self.initializations())

@@ -1,4 +1,4 @@
-"""Find the keyword arguments that a class of an installed package accepts, without importing the package."""
+"""Find the keyword arguments that a class accepts, without importing the package that defines the class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Reader that finds the arguments of classes in the source of the installed packages.
+    """A reader that finds the arguments of classes in the source of the installed packages.
 
     The reader follows a class from its import to its definition and to its base classes. The result is
     ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator, or an unknown base class.

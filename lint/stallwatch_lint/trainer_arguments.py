@@ -1,4 +1,4 @@
-"""Check training arguments that transformers and TRL reject, alone or with the DeepSpeed configuration.
+"""Check for training arguments that transformers or TRL rejects, alone or with DeepSpeed settings.
 
 Sources in transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16.
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments,
@@ -98,7 +98,7 @@ _INTERVALS = ("no", "steps", "epoch")
 
 
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
+    """Find calls that set both ``save_only_model`` and ``load_best_model_at_end``, an error under DeepSpeed.
 
     Source: ``trainer.py`` of transformers 5.23.0. Releases 4.38 and later raise this error.
     """
@@ -108,7 +108,7 @@ def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find ``load_best_model_at_end`` with inconsistent strategies for evaluation and saving.
+    """Find calls with ``load_best_model_at_end`` whose evaluation and saving strategies are inconsistent.
 
     Sources: transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``). The two strategies must
     be equal, except for ``save_strategy="best"``. With the strategy ``steps``, ``save_steps`` must be a
@@ -135,7 +135,7 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _strategy(call: Call, name: str) -> str | None:
-    """Return the strategy in an argument: ``steps`` for ``"steps"`` and ``IntervalStrategy.STEPS``.
+    """Return the strategy that an argument names: ``steps`` for ``"steps"`` and ``IntervalStrategy.STEPS``.
 
     Return ``None`` if the script does not show the strategy.
     """
@@ -145,7 +145,7 @@ def _strategy(call: Call, name: str) -> str | None:
 
 
 def _steps(call: Call, name: str) -> int | None:
-    """Return the number of steps in an argument of a call.
+    """Return the number of steps that an argument of a call specifies.
 
     Return ``None`` if the number is unknown or is a fraction of the total number of steps. If
     ``eval_steps`` is not set, the value of ``logging_steps`` applies.
@@ -196,7 +196,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call constructs one of these classes and the script does not define the name."""
+    """Return whether the call constructs one of these classes and the script does not define the class."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 

@@ -1,6 +1,6 @@
-"""Read versions of packages and find installed combinations that are known to conflict.
+"""Read package versions and find combinations of installed versions that are known to conflict.
 
-The combinations are in `facts/versions.yaml`.
+The known conflicts are in `facts/versions.yaml`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def what(self) -> Message:
-        """Message that describes what fails with these versions."""
+        """The message that describes what fails with these versions."""
         return message(f"lint.unfit-{self.fails}")
 
 
@@ -55,7 +55,7 @@ def version_conflicts() -> tuple[VersionConflict, ...]:
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """Return the known conflicts among these versions, which are given by canonical package name."""
+    """Return the known conflicts among these versions. The keys of `versions` are canonical package names."""
     return [
         entry
         for entry in version_conflicts()
@@ -64,7 +64,7 @@ def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
 
 
 def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
-    """Yield the conflicts between installed versions that affect this run.
+    """Among the installed versions, yield the conflicts that affect this run.
 
     `source` is the file that contains the versions.
     """

@@ -22,7 +22,7 @@ Chunks = Iterator[bytes]
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive, with its name and its size."""
+    """A file in an archive, with its name and size."""
 
     name: str
     size: int
@@ -66,7 +66,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """Raise an error if the directory of a zip archive is too large. zipfile stores it in memory."""
+    """Raise an error if the directory of a zip archive, which zipfile stores in memory, is too large."""
     import zipfile
 
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def _counted(chunks: Chunks, meter: Meter) -> Chunks:
 
 
 def _any(stream: BinaryIO, outer: Meter) -> Chunks:
-    """Return the bytes of a member of an archive. Decompress a member that is a compressed file."""
+    """Return the bytes of an archive member. If the member is a compressed file, decompress it."""
     head = stream.read(512)
     kind = kind_of(head)
     if kind in ("zip", "tar"):
@@ -119,7 +119,7 @@ class TarFile:
     def members(self) -> tuple[list[Member], InputError | None]:
         """Return the files in the archive.
 
-        If the archive is broken after these files, also return the error.
+        If the archive is damaged after these files, also return the error.
         """
         found: list[Member] = []
         try:
@@ -207,7 +207,7 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """Member of a tar archive, with limits on the sizes of its extended headers and its list of holes.
+        """A member of a tar archive, with limits on the sizes of its extended headers and its list of holes.
 
         Without these limits, tarfile reads as many bytes as the archive declares.
         """
@@ -230,7 +230,7 @@ def _bounded_headers() -> type:
 
 
 class _Joined(io.RawIOBase):
-    """A file-like object that reads the bytes of an iterator."""
+    """A file-like object that reads bytes from an iterator."""
 
     def __init__(self, portions: Chunks) -> None:
         self._portions = portions

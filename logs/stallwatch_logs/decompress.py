@@ -22,7 +22,7 @@ _MEMORY = 512 * 1024**2  # maximum size of the dictionary of a decompressor, in 
 
 
 def kind_of(head: bytes) -> Kind:
-    """Return the kind of a file, such as a compression format, from its first bytes (at least 512 bytes)."""
+    """Determine the kind of a file, such as a compression format, from its first bytes (at least 512)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):
@@ -39,7 +39,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
-    """Yield the bytes of a stream. Decompress them if ``kind`` is a compression format."""
+    """Yield the bytes of a stream. If ``kind`` is a compression format, decompress the bytes."""
     if kind == "gzip":
         return _gzip(raw, meter)
     if kind == "xz":
@@ -77,11 +77,11 @@ def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
 
 
 class BrokenStream(InputError):
-    """Error for compressed bytes that could be read but are invalid."""
+    """An error for compressed bytes that can be read but are invalid."""
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """If isal is installed, decompress gzip with isal, because isal is more than twice as fast as zlib.
+    """Decompress gzip. If isal is installed, use it, because it is more than twice as fast as zlib.
 
     If a piece of the file contains an error, isal does not return the text that precedes the error in this
     piece. In this case, the file is reread with zlib.
@@ -117,7 +117,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """Error in a compressed stream. ``before`` is the text that precedes the error in the faulty piece."""
+    """An error in a compressed stream. ``before`` is the text that precedes the error in the faulty piece."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -133,7 +133,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """Decompressor of a member of a gzip file. It uses zlib, or the compatible module from isal."""
+    """A decompressor for one member of a gzip file. It uses zlib or the compatible module from isal."""
 
     needs_input = True
 

@@ -1,8 +1,8 @@
-"""Determine from the names of files which files in a folder are logs and which ranks printed them.
+"""Determine from filenames which files in a folder are logs and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
-Pod, or a rank. It is the number of a rank if several files are numbered in the same way, and the first
-lines of each file contain only the file's own number as the rank.
+Pod, or a rank. It is the number of a rank if several files are numbered in the same way and the first lines
+of each file contain only the file's own number as the rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_FOLDER = lazy(r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|sit
 
 
 def takes_name(name: str) -> bool:
-    """Return whether a file in a folder or an archive has the name of a log."""
+    """Return whether the name of a file in a folder or an archive is typical of a log."""
     if name.startswith("."):
         return False
     archive = _ARCHIVE.search(name)
@@ -106,7 +106,7 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether files that seem to be from several jobs are from the ranks or nodes of one run.
+    """Return whether files that seem to belong to several jobs are from the ranks or nodes of one run.
 
     ``jobs`` maps each job to the paths of its files. The files are from one run if the lines of each job
     contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. If a job

@@ -1,4 +1,4 @@
-"""Read a log file, either for a diagnosis or for the matches of rules."""
+"""Read a log file, either for a diagnosis or to find matches of rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Within = Callable[[int], None]  #: function that receives the number of bytes re
 
 
 class Stopped(Exception):
-    """Error that ends the reading of a file whose result is no longer needed."""
+    """An error that stops the reading of a file whose result is no longer needed."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ _engine_of = functools.lru_cache(maxsize=1)(scan_engine)  # consecutive diagnose
 def read_file(
     file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
-    """Read the lines of a file and add them to the reading of a run."""
+    """Read the lines of a file and add them to `reading`, the state of a run."""
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
@@ -87,7 +87,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a separate reading, so that an error affects only this file."""
+    """Read a file into a separate `RunReading` so that an error affects only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)

@@ -1,4 +1,4 @@
-"""Define problems with the user's inputs, and limits on the amount of data that is read."""
+"""Define problems with the user's inputs and limits on the amount of data to read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the remaining time instead of the deadline.
 
-        The deadline cannot be compared with the monotonic clock of another host.
+        The deadline refers to the monotonic clock of this host and is meaningless on another host.
         """
         return _received, (msgspec.structs.asdict(self), self.time_left)
 
@@ -67,7 +67,7 @@ def _received(fields: dict[str, Any], left: float | None) -> Limits:
 
 
 class InputError(Exception):
-    """Error that ended the reading of an input. The bytes that were read before the error are valid."""
+    """An error that ended the reading of an input. The bytes that were read before the error are valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -80,14 +80,14 @@ class InputError(Exception):
 
 
 class TimeIsUp(InputError):
-    """Error for an input that was not read completely before the deadline."""
+    """An error for an input that was not read completely before the deadline."""
 
     def __init__(self) -> None:
         super().__init__("the time limit passed before the file was completely read", "increase --timeout")
 
 
 class Meter:
-    """Counter of the bytes that a decompressor reads and returns. It detects decompression bombs."""
+    """A counter of the bytes that a decompressor reads and returns. It detects decompression bombs."""
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""Assign log files to jobs by their names.
+"""Use filenames to assign log files to jobs.
 
 Files are assigned to different jobs only if their names prove that there are several jobs. If the files can
 be from ranks or nodes of one run, they are read as one run. Therefore, a number identifies a job only in
@@ -49,7 +49,7 @@ _MOST_PROCESSES = 2**22  # maximum process ID on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether numbers can be job numbers, which have a typical form and are not dates or times."""
+    """Return whether numbers can be job numbers: they have a typical form and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
@@ -62,7 +62,7 @@ def counts_other(text: str) -> bool:
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the numbers after this text in filenames can only be job numbers.
+    """Return whether numbers that follow this text in filenames can only be job numbers.
 
     `numbers` maps each number to the suffixes of the files that have this number.
     """
@@ -207,7 +207,7 @@ def _split(name: str) -> tuple[list[str], str]:
 
 
 def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str]:
-    """Return the jobs in ``found``, or no jobs if the content of the files shows that they are one run."""
+    """Return the jobs in ``found``, or no jobs if the files' content shows that all are from one run."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
@@ -246,7 +246,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Map files to job numbers if names in the same folder differ only in these numbers."""
+    """If filenames in the same folder differ only in job numbers, map the files to these numbers."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for parsed in numbered.values():
         families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
@@ -268,7 +268,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """Map files to the run IDs of torchrun, for each folder that contains the logs of several runs."""
+    """In each folder that contains the logs of several runs, map files to the run IDs of torchrun."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)
@@ -322,7 +322,7 @@ def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
 
 
 def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
-    """Assign each file to a job if all files with a known job in the same folder belong to this job."""
+    """If all files with a known job in a folder belong to one job, assign the other files to this job."""
     below: dict[tuple[str, ...], set[str]] = {}
     for name, job in jobs.items():
         folders = _PARTS.split(name)[:-1]
@@ -367,7 +367,7 @@ class Job:
 
 
 def jobs_among(files: Sequence[LogFile], recorded: RunFolders) -> list[Job]:
-    """Return the jobs of the files by job name, or an empty list if all files can belong to one run."""
+    """Return the jobs of the files, sorted by name, or an empty list if all files can belong to one run."""
     owned = recorded.jobs
     paths = {file.name: file.path for file in files if file.plain}
 

@@ -60,7 +60,7 @@ def _outputs(notebook: Any) -> Iterator[bytes]:
 
 
 def _text(output: dict[str, object]) -> str:
-    """Return the text of an output of a notebook cell."""
+    """Return the text in an output of a notebook cell."""
     if output.get("output_type") == "error":
         lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)

@@ -1,4 +1,4 @@
-"""Determine the prefix that all lines of a log have, such as a prefix from a log collector.
+"""Determine the prefix that all lines of a log share, such as a prefix from a log collector.
 
 The evidence is either the prefix itself or the numbers that are found in the lines after the prefix is
 removed.
@@ -18,10 +18,10 @@ _MOST_ALIKE = 100
 
 
 def prefix_of(head: bytes) -> LinePrefix | None:
-    """Return the prefix to remove from the lines of a text, or ``None`` if no prefix is certain.
+    """Return the prefix to remove from all lines of a log, or ``None`` if no prefix is certain.
 
     A likely prefix is returned only if its removal reveals many additional steps and losses. The result is
-    stored and reused for texts whose beginning differs only in numbers, such as the logs of a run's ranks.
+    stored and reused for logs whose beginnings differ only in numbers, such as the logs of a run's ranks.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -50,7 +50,7 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
 
 
 def _samples_in(text: bytes, lead: LinePrefix | None) -> tuple[int, int]:
-    """Return two numbers for a text: of the lines that show a step or a loss, and of all lines.
+    """Return two counts: the lines of `text` that show a step or a loss, and all lines of `text`.
 
     The states of progress bars are not counted, because a bar has its own text at the start of each line.
     """

@@ -457,7 +457,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 class _Unclosed:
-    """Context manager that does not close the stream, because the stream belongs to the caller."""
+    """A context manager that does not close the stream, because the stream belongs to the caller."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -553,7 +553,7 @@ def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Call
 
 
 class ProgressReader:
-    """Reader of several files in sequence. It passes the number of bytes read from disk to `progress`."""
+    """A reader of several files in sequence. It passes the number of bytes read from disk to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)

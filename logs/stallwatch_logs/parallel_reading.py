@@ -48,7 +48,7 @@ class Parallel:
 
     Processes are spawned as in ``multiprocessing``. Therefore, a script that reads in parallel needs an
     ``if __name__ == "__main__":`` guard. On Linux, a caller can set ``may_fork`` if nothing else runs in this
-    process. Processes are then forked. A spawned process, in contrast, needs time to repeat all imports and
+    process. Processes are then forked. In contrast, a spawned process needs time to repeat all imports and
     loads.
     """
 
@@ -92,7 +92,7 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files in order and add them to the reading of a run.
+    """Read the files of a run in order and add the results to `reading`.
 
     Several processes are used if they save time. If ``whole`` is True, only the current process reads the
     files, and it reads every line.
@@ -157,7 +157,7 @@ def _read(
 
 @contextlib.contextmanager
 def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) -> Iterator[Executor | None]:
-    """Start a pool of processes that read files. The processes end when the current process ends.
+    """Start a pool of processes that read files. The processes exit when the current process exits.
 
     If ``engines`` is given, the processes are forked. If the operating system cannot start all of them, the
     processes that were started are killed, and the result is ``None``.

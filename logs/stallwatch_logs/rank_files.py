@@ -50,12 +50,12 @@ _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
 
 
 def may_hold_ranks(path: str) -> bool:
-    """Return whether a file with this name can contain the states of ranks. Its head must then be checked."""
+    """Return whether a file with this name can contain the states of ranks. If so, check its head."""
     return _NAMES.fullmatch(_last(path)) is not None
 
 
 def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
-    """Return whether a file contains the states of ranks, according to its head.
+    """Return whether the head of a file shows that the file contains the states of ranks.
 
     A pickle that the user specified is always accepted.
     """
@@ -80,7 +80,7 @@ class RankStates(NamedTuple):
 def read_rank_files(
     files: Sequence[LogFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots of stacks and dumps of flight recorders, and evaluate the states of all ranks together.
+    """Read stack snapshots and flight recorder dumps, and evaluate the states of all ranks together.
 
     `ranks_on` maps ranks to hosts. If several files show the state of the same rank, a snapshot takes
     precedence over a dump, and a host's newest dump takes precedence over its older dumps.
@@ -132,7 +132,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
 
 
 def _clean(stacks: StallStacks) -> StallStacks:
-    """Return the stacks without secrets and terminal control characters because the files are untrusted."""
+    """Because the files are untrusted, remove secrets and terminal control characters from the stacks."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -145,7 +145,7 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """Error for a file that cannot be read, with the reason and a remedy for the user."""
+    """An error for a file that cannot be read, with the reason and a remedy for the user."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
@@ -154,7 +154,7 @@ class _RefusedError(Exception):
 
 
 def _read(file: LogFile) -> StallStacks | Dumped | None:
-    """Return the content of a file, or ``None`` if it has no states of ranks and the user did not name it."""
+    """Return the content of a file, or ``None`` if the user did not specify it and it has no rank states."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

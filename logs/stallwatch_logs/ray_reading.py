@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class RayExecutor(Executor):
-    """Executor that runs each call as a Ray task.
+    """An executor that runs each call as a Ray task.
 
     Ray has no executor class. However, a reference to the result of a task can return a future of
     ``concurrent.futures`` (Ray 2.60, ``ObjectRef.future``).
@@ -37,14 +37,14 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no more calls. Ray itself remains connected because other code can use the connection."""
+        """Stop accepting calls. Ray itself remains connected because other code can use the connection."""
         self._closed = True
 
 
 def ray_executor(**options: Any) -> RayExecutor:
     """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
 
-    If this process is not connected to the cluster yet, the function connects to the cluster in the same way
-    as ``ray.init``. The options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
+    If this process is not connected to the cluster yet, the function connects in the same way as
+    ``ray.init``. The options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
     """
     return RayExecutor(**options)

@@ -45,7 +45,7 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Reader that distributes the files of a run among the current process and its helpers.
+    """A reader that distributes the files of a run among the current process and its helpers.
 
     The helpers run the ``jobs``. The current process reads the files that are not in ``jobs``, and the
     files that the helpers fail to read. If the current process also runs jobs, it takes them from the end
@@ -80,7 +80,7 @@ class Sharing:
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files and add them to the reading of a run.
+        """Read all files of a run and add the results to `reading`.
 
         Yield each file with its result, in the order of the files.
         """
@@ -128,7 +128,7 @@ class Sharing:
         return self._done.pop(task)
 
     def _pump(self) -> None:
-        """Collect the results that other processes have finished, and submit more jobs to these processes."""
+        """Collect the results of jobs that other processes have finished, and submit more jobs to them."""
         for future in [future for future in self._running if future.done()]:
             tasks = self._running.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()

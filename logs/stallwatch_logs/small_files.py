@@ -1,4 +1,4 @@
-"""Search the small files of a run, if there are many, and select the files to read line by line.
+"""If a run has many small files, search them and select the files to read line by line.
 
 ``scan.similar_sources`` makes the selection.
 """
@@ -35,7 +35,7 @@ Sizes = tuple[int, int]  #: number of decompressed bytes, number of lines
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of the search in small files: the files that need not be read line by line."""
+    """The result of searching small files: the files that do not have to be read line by line."""
 
     #: size of each file that is not read line by line, or ``None`` if the file was not searched in time
     unread: dict[int, Sizes | None]

@@ -1,4 +1,4 @@
-"""Run the jobs that another process sends: read files for this process and return the results."""
+"""Run the jobs that another process sends: read files for that process and return the results."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class Helpers(NamedTuple):
 
 
 class Board:
-    """The numbers of bytes that all processes have read, in shared memory.
+    """A record in shared memory of the number of bytes that the processes have read from each file.
 
-    Only one process writes each number, so no lock is needed.
+    Each number is written by only one process, so no lock is needed.
     """
 
     def __init__(self, files: int, *, shared: bool = True) -> None:
@@ -111,7 +111,7 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """Record the number of bytes read from a file. Raise ``Stopped`` if all reading was stopped."""
+        """Record the number of bytes read from a file. If all reading has been stopped, raise ``Stopped``."""
         if self._stop.value:
             raise Stopped
         self._read[number] = read
@@ -191,7 +191,7 @@ def prepared(pages: Pages) -> Engines:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, regardless of the reason."""
+    """Make this process exit when its parent exits, regardless of the reason."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -202,7 +202,7 @@ def end_with_parent() -> None:
 
 
 def _request_death_signal() -> bool:
-    """Request that Linux kill this process when its parent ends.
+    """Request that Linux kill this process when its parent exits.
 
     Return whether Linux accepts the request.
     """

@@ -1,4 +1,4 @@
-"""The table of public names that a release moved or removed, read from ``changed_names.json``.
+"""The table of public names that were moved or removed in a release, read from ``changed_names.json``.
 
 The docs/upgrade.md page shows the same table.
 """

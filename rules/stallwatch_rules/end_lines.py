@@ -152,7 +152,7 @@ def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
 
 
 def _with_memory_of_killed(end: StatedEnd, killed: set[int]) -> StatedEnd:
-    """If an agent stated the memory use on the host of the killed ranks, add the memory use to the end."""
+    """If an agent stated the memory use on the host of the killed ranks, add the memory use to `end`."""
     memory = next((memory for memory in end.others if killed and killed <= memory.ranks.keys()), None)
     if memory is None:
         return end

@@ -43,10 +43,10 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     def speaks(self) -> Speaks:
         """Evidence "for" or "against" the claim that the host ran out of memory, or "" if there is none.
 
-        If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
-        did not rise, and "far" if the count was not readable. The count alone is not evidence, because it
-        does not change if programs other than the kernel (such as earlyoom, systemd-oomd, Ray, or Slurm) kill
-        processes when memory is nearly used up.
+        If memory use stayed far below the limit, the result depends on the kernel's count of OOM kills:
+        "against" if the count did not rise, or "far" if the count was not readable. The count alone is not
+        evidence, because it does not change if programs other than the kernel (such as earlyoom,
+        systemd-oomd, Ray, or Slurm) kill processes when memory is nearly used up.
         """
         held = self.most
         if self.counted:
@@ -97,7 +97,7 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def signal_name(code: int | None) -> str:
-    """Return the name of the signal in the exit code ``-n`` of a process, or "" if there is no such name."""
+    """Return the name of the signal in the exit code ``-n`` of a process, or "" if the signal has no name."""
     with suppress(ValueError):  # a real-time signal has no name
         return Signals(-code).name if code is not None and code < 0 else ""
     return ""
@@ -139,7 +139,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def aborted(self) -> bool:
-        """True if the agent ended the run because it stalled."""
+        """True if the agent ended the run because the run stalled."""
         return has(self.detail, "run.aborted")
 
     @property
@@ -151,7 +151,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending_name(ending: Ending | None) -> Message:
-    """Return a short text about how a run ended, for the terminal, chat messages, pages, and lists."""
+    """Return a short description of how a run ended, for the terminal, chat messages, pages, and lists."""
     if ending is None:
         return message("endings.unknown")
     if ending.stopped:
@@ -161,7 +161,7 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return a text about who or what stopped the run: a person, a scheduler, a time limit, or the agent."""
+    """Return a phrase for who or what stopped the run: a person, a scheduler, a time limit, or the agent."""
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
     if ending.aborted:

@@ -1,4 +1,4 @@
-"""Find the hint words in a portion of lines by searching its joined text once.
+"""Find the hint words in a portion of lines by searching the joined lines once.
 
 Most portions contain few of the words. Only these words are then searched for line by line, which saves one
 Python operation per line for each of the other words. Therefore, the size of the portions affects only the
@@ -64,7 +64,7 @@ _with_zeros = {word: word.translate(_ZEROS) for words in _KINDS for word in word
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """The hint words that occur in a portion of lines, by the kind of line, in the order of ``_KINDS``."""
+    """The hint words that occur in a portion of lines, grouped by kind of line in the order of ``_KINDS``."""
 
     traceback: tuple[str, ...]
     version: tuple[str, ...]
@@ -85,7 +85,7 @@ class Hints(msgspec.Struct, frozen=True):
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
-    """Return whether one of the words is in the text."""
+    """Return whether the text contains one of the words."""
     for word in words:  # noqa: SIM110 - any() takes three times as long on a short line
         if word in text:
             return True
@@ -93,5 +93,5 @@ def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
 
 
 def is_warning(text: str) -> bool:
-    """Return whether the line is a program's warning."""
+    """Return whether the line is a warning from a program."""
     return _WARNING.search(text) is not None

@@ -1,4 +1,4 @@
-"""Represent the texts of Stallwatch as IDs with parameters. `locale` contains the words in each language."""
+"""Represent the messages of Stallwatch as IDs with parameters. `locale` contains the words for each ID."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGE = "text"  #: message ID of a rule page's text; the parameters contain the t
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One or more sentences, independent of any language."""
+    """One or more sentences in a form that is independent of the language."""
 
     id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
     params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: parameters for the template
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return a message that consists of this message and another text. An empty text is ignored."""
+        """Return a message that consists of this message and another text. Empty text is ignored."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"not a message: {other!r}")
@@ -57,32 +57,32 @@ def bilingual(english: str, chinese: str) -> Message:
 
 
 def sentences(*texts: Text | None) -> Text:
-    """Join texts into one message, in order."""
+    """Join strings and messages into one message, in order."""
     known = [bilingual(text, text) if isinstance(text, str) else text for text in texts if text]
     return reduce(add, known) if known else ""
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message and contains a sentence with one of these IDs."""
+    """Return whether `text` is a message and contains a sentence with one of these IDs."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without_sentence(text: T, id: str) -> T:
-    """Return a text, excluding its sentences that have this ID. The first sentence is always kept."""
+    """Return the text without the sentences that have this ID. The first sentence is always kept."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(sentence for sentence in text.then if sentence.id != id))
 
 
 def contains(text: Text, part: str) -> bool:
-    """Return whether a text, or a parameter of a message, contains these characters."""
+    """Return whether a string, or any parameter of a message, contains these characters."""
     if isinstance(text, str):
         return part in text
     return any(isinstance(value, (str, Message)) and contains(value, part) for value in text.params.values())
 
 
 def with_params(text: T, **params: Any) -> T:
-    """Return a text with new values for these parameters, in every sentence that contains them."""
+    """Return the text with new values for these parameters in every sentence that contains them."""
     if not isinstance(text, Message):
         return text
     known = {name: value for name, value in params.items() if name in text.params}

@@ -68,7 +68,7 @@ class Observed(msgspec.Struct):
 
 
 class SkippedCount(NamedTuple):
-    """Skipped lines: the lines before a line that is read, and similar lines that this line represents."""
+    """Counts of skipped lines: lines before a line that is read, and similar lines that it represents."""
 
     before: int  #: index of the line that follows the skipped lines
     source: str
@@ -318,14 +318,13 @@ class RunReading:
     ) -> Diagnosis:
         """Diagnose the lines read so far.
 
-        `ending` describes how the command ended, if known. `now`, `threshold`, `stalled`, and
-        `waited` (seconds without a step) come from the agent that watches or watched the run live.
-        `ended_at` is the time at which the run ended, according to the log's clock. `memory` and
-        `left` (ranks that ended before the other ranks) are for a run that has not ended. For other runs,
-        `ending` contains both. `elsewhere` contains the ranks that other ranks wait for, if stacks
-        showed that the awaited ranks are outside of collectives. `watched` means that an agent still
-        watches the run. `failed_program` is a program of the run that failed while another program
-        continues.
+        `ending` describes how the command ended, if known. `now`, `threshold`, `stalled`, and `waited`
+        (seconds without a step) come from the agent that watches or watched the run live. `ended_at` is the
+        time at which the run ended, according to the log's clock. `memory` and `left` (ranks that ended
+        before the other ranks) are for a run that has not ended. For other runs, `ending` contains both. If
+        stacks show that the ranks for which other ranks wait are outside of collectives, `elsewhere` contains
+        the awaited ranks. `watched` means that an agent still watches the run. `failed_program` is a program
+        of the run that failed while another program continues.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -356,7 +355,7 @@ class RunReading:
         return with_explanations(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
-        """Return the known seconds by which hosts' clocks are ahead of most other clocks."""
+        """For each host, return the known seconds by which the host's clock is ahead of most other clocks."""
         hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
         return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
@@ -561,7 +560,7 @@ class RunReading:
         return sample
 
     def _is_quoted(self, rule: str, text: str, spans: Sequence[tuple[int, int]]) -> bool:
-        """Return whether a failure's rule matches only in quotations of a line."""
+        """Return whether the rule for a failure matches only quotations in a line."""
         if rule not in self._failures:
             return False
         patterns = (cached_re2(pattern, encoded=False) for pattern in self.catalogue.pages[rule].patterns)

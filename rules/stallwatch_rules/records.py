@@ -1,8 +1,9 @@
 """The records that all parts of Stallwatch exchange: lines, samples, matches, and the diagnosis.
 
-The records are plain data. Text for people is a message (`messages`), which reports translate. Times are in
-Unix seconds (float), unless the comment on a field specifies ISO 8601. Sizes are in bytes, and durations
-are in seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
+The records are plain data. Text for people is stored as a message (`messages`), which reports translate.
+Times are Unix timestamps in seconds (float), unless the comment on a field specifies ISO 8601. Sizes are in
+bytes, and durations are in seconds. The diagnosis records are the JSON contract of
+``stallwatch diagnose --json``.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ _NEAR_END = 0.9  # a step past this share of all steps can be the last step of a
 
 
 def is_far_from_end(step: float | None, total: float | None) -> bool:
-    """Return whether a step is before the last tenth of all steps, or False if a number is unknown.
+    """Return whether a step is before the last tenth of all steps, or False if either number is unknown.
 
     The last tenth is a margin, because steps can be counted from 0, and a trainer that logs only every n-th
     step does not log the last steps.

@@ -122,7 +122,7 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a text can contain a mark of a start, based on a fast search for short strings."""
+    """Return whether the text can contain a mark of a start, based on a fast search for short strings."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(sign in text and word in text for sign, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
@@ -247,7 +247,7 @@ class Candidate:
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
-        """Remove lines from the heads if these lines recurred several times but never at a start."""
+        """If lines recurred several times but never at a start, remove these lines from the heads."""
         for recurrence in self._recurrences:
             for key, line in recurrence.met.items():
                 line.vain += 1
@@ -274,7 +274,7 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate for a start if the line is in a head or marks a start."""
+        """If the line is in a head or marks a start, return a candidate for a start."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None

@@ -85,7 +85,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """If a text is one of the first texts or is the first text of its template, keep the text."""
+        """If a line is one of the first matches or the first match with its template, keep its text."""
         if len(self.exemplars) >= MAX_TEMPLATES or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -96,7 +96,7 @@ class RuleHits(msgspec.Struct):
 
 
 class SkippedLines(msgspec.Struct):
-    """The numbers of skipped lines of a source, for each stream."""
+    """The number of skipped lines of a source for each stream."""
 
     lines: float = 0.0
     losses: float = 0.0  #: number of skipped metrics lines that have a loss but no step
@@ -199,7 +199,7 @@ class StreamReading:
                 self.first_time = line.time
 
     def pause_after(self, line: Line) -> float | None:
-        """Return the time after the first pause after a line. The line was printed before that time."""
+        """Return the time at which the first pause after a line ended. The line was printed earlier."""
         at = bisect_right(self._pauses, line.number, key=itemgetter(0))
         return self._pauses[at][1] if at < len(self._pauses) else None
 
@@ -339,7 +339,7 @@ class StreamReading:
         return self._worked - raised.worked
 
     def take_reason(self, line: Line, reason: str, rules: Collection[str]) -> None:
-        """Add a message, and the rules that matched it, to the first crash just above that lacks its message.
+        """Add a message, and the rules that matched it, to the first recent crash that lacks its message.
 
         The line with the message names its rank, so it belongs to the stream of this rank. The last crash
         comes last, because its message can still follow in this stream.
@@ -365,7 +365,7 @@ class StreamReading:
                 self._worked_by[line.process] = self._worked
 
     def _see_redraw(self, sample: Sample, before: Mapping[str, int]) -> None:
-        """Record the steps in a bar that a program draws once more when it ends with an exception.
+        """Record the steps in a bar that a program draws again when it exits with an exception.
 
         If other metrics or another state of the bar follow, the program has continued. `before` contains the
         number of steps of each counter before the sample.
@@ -405,7 +405,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since the last printed loss, in the counters that existed then."""
+        """The number of training steps since the last printed loss, in the counters from that time."""
         return self.timelines.trained_since(self._logged, self._logged_step)
 
     @property

@@ -22,7 +22,7 @@ def facts(name: str, type: type[T]) -> T:
 
 
 class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names that training scripts call or read, from `calls.yaml`."""
+    """The names from `calls.yaml`, which training scripts call or read."""
 
     ranks: frozenset[str]
     rank_calls: frozenset[str]
@@ -42,7 +42,7 @@ class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A renamed argument of the classes of transformers. `trainers.yaml` explains the fields."""
+    """A renamed argument of transformers classes. `trainers.yaml` explains the fields."""
 
     old: str
     new: str
@@ -60,7 +60,7 @@ class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments that trainers accept, and their defaults, from `trainers.yaml`."""
+    """The data in `trainers.yaml`: the arguments that trainers accept, and the defaults of the arguments."""
 
     taken: frozenset[str]
     last_known: str

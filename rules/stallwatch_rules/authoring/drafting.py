@@ -145,7 +145,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """Return a proposed rule ID from the package's name and the most significant words of the message."""
+    """Propose a rule ID from the package's name and the most significant words of the message."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -163,7 +163,7 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """Return a line that the rule must not match, as the negative sample of the page.
+    """Return a line that the rule must not match, for use as the page's negative sample.
 
     The result is the line most similar to the failure among the lines that the pattern does not match. If
     there is no such line, the result is an invented line with a step.

@@ -1,14 +1,14 @@
-"""Parse the records in which container runtimes and log collectors store log text, its time, and its stream.
+"""Parse records in which container runtimes and log collectors store the text, time, and stream of lines.
 
-CRI records of Kubernetes and JSON records of Docker contain a text, its time, and its stream. They also show
+CRI records of Kubernetes and JSON records of Docker contain text, its time, and its stream. They also show
 whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB and
 writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
 similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services, journald
 (``-o json``), and loggers that write JSON use different keys for the text: ``message``, ``msg``, ``log``,
 ``line``, or ``textPayload``. Their records also contain a time, a level, or the origin of the line. A JSON
-object that has none of these three is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
-0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the step to all
-their records.
+object that has none of these three is user data. Metrics that a trainer writes as JSON
+(``{"step": 3, "loss": 0.5, …}``) do not count as a record unless they contain a traceback, because some
+loggers add the step to all their records.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _of_docker(record: dict[str, object]) -> Record | None:
 def _of_collector(record: dict[str, object]) -> Record | None:
     """Return the record of a log collector, or ``None`` if the JSON object is not such a record.
 
-    Carriage returns separate the lines of a text with several lines, as they separate the states of a line
-    that is redrawn.
+    If the text of a record has several lines, carriage returns separate these lines, in the same way as the
+    states of a redrawn line.
     """
     if _RECORD_KEYS.isdisjoint(record):
         return None

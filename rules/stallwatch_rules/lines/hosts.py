@@ -1,4 +1,4 @@
-"""Find the host that wrote a log from the path of the file or from lines with the host's name."""
+"""Determine the host that wrote a log from the path of the file or from lines that contain a hostname."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
 def host_in_line(text: str) -> str:
-    """Return the host that wrote a line, or an empty string if the line does not contain the host's name."""
+    """Return the host that wrote a line, or an empty string if the line contains no hostname."""
     named = _NCCL.match(text) if ":" in text[:70] else None
     return named[1] if named is not None else ""
 
@@ -74,7 +74,7 @@ def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
 def _family(above: _Folders, depth: int) -> _Folders:
     """Return the path of a folder with 0 in place of its number, for comparison with other folders.
 
-    Return an empty path if the name of the folder cannot be the name of a host.
+    Return an empty path if the name of the folder cannot be a hostname.
     """
     named = _NUMBERED.fullmatch(above[depth])
     if named is None or rank_of_path(f"{above[depth]}/x") is not None:
@@ -87,7 +87,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """Group the folders whose names can be hosts' names and differ only in their numbers."""
+    """Group the folders whose names can be hostnames and differ only in their numbers."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):

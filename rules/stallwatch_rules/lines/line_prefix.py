@@ -1,4 +1,4 @@
-"""Find an unknown prefix that all lines of a text have in common.
+"""Find an unknown prefix that all lines of a log have in common.
 
 Log viewers, collectors, and launchers put the name of a Pod, a stream, a time, or a column in front of each
 line, in many formats. In contrast, a logger adds its prefix only to the first line of each message. If the
@@ -110,7 +110,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
     """Return prefixes that nearly all lines have but that might be part of the messages.
 
-    The caller must verify these prefixes. A text with a single line has no likely prefix, because a note that
+    The caller must verify these prefixes. A log with a single line has no likely prefix, because a note that
     a person writes can start in the same way.
     """
     lines, common = _examined(head)
@@ -125,7 +125,7 @@ def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
 
 
 def first_lines(head: bytes) -> list[str]:
-    """Return the first lines of a text, excluding blank lines, container records, and terminal codes."""
+    """Return the first lines of a log, excluding blank lines, container records, and terminal codes."""
     lines = []
     coded = b"\x1b" in head
     for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
@@ -140,7 +140,7 @@ def first_lines(head: bytes) -> list[str]:
 
 
 def _as_utf8(head: bytes) -> bytes:
-    """Convert a text in any supported encoding and with any line ends to UTF-8 with line feeds."""
+    """Convert text in any supported encoding and with any line ends to UTF-8 with line feeds."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")

@@ -1,4 +1,4 @@
-"""Find the rank that printed a line from launchers' prefixes, numeric labels, or filenames.
+"""Use launchers' prefixes, numeric labels, or filenames to find the rank that printed a line.
 
 ``srun --label`` puts only the task number in front of each line. Intel MPI with ``-prepend-rank`` uses a
 number in brackets. The DeepSpeed launcher uses pdsh to start several nodes, and pdsh puts the hostname in
@@ -164,9 +164,9 @@ _FIRST_LINES = 1000
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether the lines of a text can have labels, according to its beginning.
+    """Return whether the lines of a log can have labels, based on the beginning of the log.
 
-    Most texts have no labels.
+    Most logs have no labels.
     """
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
@@ -181,7 +181,7 @@ class Labelled(NamedTuple):
 
 
 class TaskLabels:
-    """The labels of tasks or hosts in front of the lines of a source, learned from its first lines."""
+    """The task or host labels in front of the lines of a source, learned from the first lines."""
 
     def __init__(self) -> None:
         self.found = False  #: True if at least one label is known

@@ -86,7 +86,7 @@ class LineReader:
         self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Prepare the reader for single lines that do not follow each other, and return the reader.
+        """Prepare the reader for single, nonconsecutive lines, and return the reader.
 
         Such lines have no labels and were written at approximately the time `near`. The state from earlier
         lines is discarded, so the same reader can be used for many unrelated lines.
@@ -123,7 +123,7 @@ class LineReader:
 
     @property
     def lines(self) -> int:
-        """The number of physical lines that have ended."""
+        """The number of physical lines that are complete."""
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
@@ -227,7 +227,7 @@ class LineReader:
         return out
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Read a line, except for segments that have been read because a carriage return ended them."""
+        """Read a line, excluding segments that were already read because they end with a carriage return."""
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -241,7 +241,7 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """If no part of a line must be removed, split, or parsed, read the line quickly.
+        """If no part of a line needs to be removed, split, or parsed, read the line quickly.
 
         Otherwise, return False without reading the line.
         """

@@ -108,7 +108,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
 
 
 def elapsed(earlier: float, later: float) -> float:
-    """Return the seconds between two local times without a time zone.
+    """Return the seconds between two local times that have no time zone.
 
     If daylight saving time started or ended between the two times, subtract the skipped hour or add the
     repeated hour. If the times are so far apart that they might include a whole repeated hour, it is
@@ -131,7 +131,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours that the clock can skip or repeat on the day of `moment`."""
+    """Return the start times of the hours that the clock can skip or repeat on the day of `moment`."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -148,7 +148,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def has_zone(text: str) -> bool:
-    """Return whether the timestamp of a line has a time zone. Unix times are UTC."""
+    """Return whether the timestamp of a line has a time zone. Unix timestamps are in UTC."""
     if text[:1] == "{":
         found = _keyed(text)
         return found is not None and (found[3] or found[4]) is not None
@@ -180,7 +180,7 @@ def _time_of_keys(text: str) -> float | None:
 
 
 def unix_seconds(count: float) -> float | None:
-    """Return a Unix time that is stored in seconds, ms, µs, or ns. Return ``None`` for any other number."""
+    """Convert a Unix timestamp in seconds, ms, µs, or ns to seconds. Return ``None`` for any other number."""
     while count > _YEAR_2100:
         count /= 1000
     return count if count > _YEAR_2001 else None
@@ -219,7 +219,7 @@ def _letters_first(text: str, near: float | None) -> float | None:
 
 
 def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
-    """Return the time of a timestamp without a year.
+    """Return the time of a timestamp that has no year.
 
     The year is chosen so that the time is closest to `near`.
     """
@@ -239,7 +239,7 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
-    """Return the Unix time of a date and time. `fraction` contains the digits of a fraction of a second."""
+    """Convert a date and time to a Unix timestamp. `fraction` contains the decimal digits of the seconds."""
     seconds = _whole_seconds(stamp)
     if seconds is None:
         return None

@@ -1,7 +1,7 @@
-"""Recognize lines that show training data rather than messages of the run.
+"""Recognize lines that show training data rather than messages from the run.
 
-Trainers print samples, prompts, and completions. Such texts can also mention failures. For example,
-datasets about programming contain many error messages.
+Trainers print samples, prompts, and completions. Such text can also mention failures. For example, datasets
+about programming contain many error messages.
 """
 
 from __future__ import annotations

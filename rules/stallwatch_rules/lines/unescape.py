@@ -1,6 +1,6 @@
 """Restore lines that were changed after programs printed them.
 
-If one process prints while another process has not ended its line, one line contains the texts of both
+If one process prints while another process has not ended its line, one line contains text from both
 processes. Forums and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of
 a web page contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON
 log can contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a
@@ -41,7 +41,7 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Split a line that several processes wrote into the text of each process. Most lines have one writer."""
+    """If several processes wrote a line, split the line by process. Most lines have only one writer."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -54,7 +54,7 @@ def lines_of_writers(text: str) -> list[str]:
 
 
 def _of_one(found: re.Match[str]) -> str:
-    """Return one copy of an exception's line that several processes wrote into one line simultaneously."""
+    """If several processes wrote the same exception to one line, return a single copy of the exception."""
     name, message = found["name"], found["message"]
     writers = 1 + len(found["more"]) // len(name)
     once = message[: len(message) // writers]
@@ -62,7 +62,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_interleaved(text: str) -> bool:
-    """Return whether the middle of a text contains the end of a progress bar or the prefix of a rank."""
+    """Return whether the middle of a line contains the end of a progress bar or the prefix of a rank."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -156,9 +156,9 @@ class MetricTables:
         self._names: list[str] = []  # columns of the table that has begun
 
     def take(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines.
+        """Return the lines, in which dictionaries replace the rows of metric tables.
 
-        Each table row is replaced with the dictionary that the trainer usually prints.
+        The trainer usually prints the same dictionaries.
         """
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 

@@ -6,7 +6,7 @@ following specifications:
 * ``span``: Format seconds as a duration, such as ``42 s`` or ``3 min 10 s``.
 * ``one|many``: If the number is 1, use the first word. Otherwise, use the second word.
 * ``commas``, ``semicolons``, or ``brackets``: Join the items of a list in this way.
-* ``capital``, alone or after a comma (``semicolons,capital``): Convert the first letter to a capital.
+* ``capital``, alone or after a comma (``semicolons,capital``): Capitalize the first letter.
 
 A test checks that both languages have the same keys with the same fields.
 """
@@ -34,7 +34,7 @@ _BETWEEN = {"en": " ", "zh": ""}  # separator of sentences
 
 
 def language_of(name: str) -> str:
-    """Return the language for a name such as ``zh-CN``. The result is English for all other languages."""
+    """Return the language for a name such as ``zh-CN``. The result is ``en`` unless the name is Chinese."""
     return "zh" if name.lower().startswith("zh") else "en"
 
 
@@ -46,7 +46,7 @@ def templates(language: str, area: str) -> Mapping[str, str]:
 
 
 def render(text: Text, language: str = "en") -> str:
-    """Return a message as text in a language. A text that is not a message is returned unchanged.
+    """Return a message as text in a language. Text that is not a message is returned unchanged.
 
     Raises:
         KeyError: if the message is unknown, or if a parameter of its template is missing.
@@ -59,12 +59,12 @@ def render(text: Text, language: str = "en") -> str:
 
 
 def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
-    """Return the text of a message directly, for texts that are shown but not stored."""
+    """Return the rendered text of a message. Use this function for text that is shown but not stored."""
     return render(Message(id, params), language)
 
 
 def rendered(value: T, language: str = "en") -> T:
-    """Return a record, list, tuple, or mapping in which text replaces all messages."""
+    """Return a record, list, tuple, or mapping in which all messages are rendered as text."""
     if isinstance(value, Message):
         return cast("T", render(value, language))
     if isinstance(value, msgspec.Struct):
@@ -78,7 +78,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def contains_message(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages, including the wording of version 0.1."""
+    """Return whether text is or contains one of these messages, including the wording of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:
@@ -103,7 +103,7 @@ def _rendered(message: Message, language: str) -> str:
 
 
 def duration_text(seconds: float, language: str = "en") -> str:
-    """Return a duration in the units of a language: ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``2 d 3 h``."""
+    """Format a duration with the units of a language: ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``2 d 3 h``."""
     (count, unit), *rest = duration_parts(seconds)
     if not rest:
         return say(f"span.{_UNITS[unit]}", language, count=count)
@@ -149,7 +149,7 @@ class _Formatter(string.Formatter):
 
 
 def _joined(before: str, after: str) -> str:
-    """Join two texts. A template's space between two Chinese characters is removed."""
+    """Join two strings. A template's space between two Chinese characters is removed."""
     if before.endswith(" ") and _CHINESE.match(before[-2:-1]) and _CHINESE.match(after):
         return before[:-1] + after
     if after.startswith(" ") and _CHINESE.match(before[-1:]) and _CHINESE.match(after, 1):

@@ -25,7 +25,7 @@ class DatabaseStore:
         self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
-        """Return the hyperscan database of these patterns and texts.
+        """Return the hyperscan database for these patterns and texts.
 
         The IDs of the texts in the database follow the IDs of the patterns.
 

@@ -36,7 +36,7 @@ Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: function that returns 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
     """Return a function that finds candidates for matches in joined lines at over 1 GB/s per core.
 
-    The function uses hyperscan to search for the fixed texts of the patterns.
+    The function uses hyperscan to search for the fixed strings of the patterns.
     """
     index = literal_index(tuple(patterns), store)
 
@@ -100,7 +100,7 @@ class Scan(NamedTuple):
 
 
 class Matcher:
-    """A matcher of a catalogue's patterns. It compiles the patterns when the first line arrives.
+    """A matcher for a catalogue's patterns. It compiles the patterns when the first line arrives.
 
     ``match`` applies ``unless`` and ``when``, which refer only to the line itself. It does not apply the
     patterns of ``requires``, because these can match any line of the same source and rank, including later
@@ -207,7 +207,7 @@ class Matcher:
         ]
 
     def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
-        """Return the rules that match a text, each with the line number (counted from 1) and the captures."""
+        """Return the rules that match text, each with the line number (counted from 1) and the captures."""
         lines = lines_of(text)
         return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
 
@@ -217,7 +217,7 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """Parse a text as a log file: return its lines without prefixes, with their ranks and times."""
+    """Parse text as a log file. Return its lines with ranks and times but without prefixes."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 

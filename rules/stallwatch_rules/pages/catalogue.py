@@ -123,7 +123,7 @@ def _dumped(catalogue: Catalogue) -> bytes | None:
 
 
 def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
-    """Return the path, size, and modification time of all files, or ``None`` if some are not on disk."""
+    """Return the path, size, and modification time of each file, or ``None`` if some are not on disk."""
     try:
         entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
         paths = [entry for entry in entries if isinstance(entry, Path)]

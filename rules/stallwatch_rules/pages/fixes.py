@@ -1,4 +1,4 @@
-"""Select the texts of a rule page that apply to a run: the fixes and the cause.
+"""Select the parts of a rule page that apply to a run: the fixes and the text about the cause.
 
 A fix can start with conditions in braces, separated by semicolons. The fix is shown only if no condition
 fails. The following conditions exist:
@@ -56,14 +56,14 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A condition of a fix: the kind of the condition, and the values that it compares."""
+    """A condition for a fix: the kind of the condition, and the values that it compares."""
 
     kind: Literal["version", "in", "larger", "log", _Bare]
     left: str = ""
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether the condition holds, or ``None`` if this is unknown.
+        """Return whether the condition holds, or ``None`` if the result is unknown.
 
         Do not call this method for the condition ``else``.
         """
@@ -206,9 +206,9 @@ def _is_in_range(package: str, versions: str, environment: Mapping[str, str]) ->
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a primary cause with texts in both languages from its rule page.
+    """Return a primary cause with the text of its rule page in both languages.
 
-    Version 0.1 stored the texts of a cause in only one language. Texts that do not occur on the page are not
+    Version 0.1 stored the text of a cause in only one language. Text that does not occur on the page is not
     changed.
     """
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
@@ -243,7 +243,7 @@ def without_placeholder(text: str) -> str:
 
 
 def why_of(page: RulePage) -> Text:
-    """Return the page's text about the cause, or an empty text if the page has only a placeholder."""
+    """Return the page's text about the cause, or an empty string if the page has only a placeholder."""
     why = without_placeholder(page.sections.why)
     return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 

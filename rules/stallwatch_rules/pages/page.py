@@ -52,7 +52,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code of a library whose exceptions belong to the page (see ``failures.raised``)."""
+    """Library code whose exceptions belong to the page (see ``failures.raised``)."""
 
     file: str = ""  #: path in its package of a file or of a folder (with a final slash), or "" for any file
     functions: list[str] = []  #: functions in the file (empty for any function)
@@ -174,7 +174,7 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read a page or an extension of a page. Errors are the same as in ``parse_page``.
+    """Read a page or an extension of a page. The errors are the same as those of ``parse_page``.
 
     If `quick` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
     the patterns of all pages together.
@@ -224,7 +224,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
 
 
 def extended(page: RulePage, extension: Extension) -> RulePage:
-    """Return a page with the patterns and origins of an extension added."""
+    """Return a page that includes the patterns and origins of an extension."""
     return msgspec.structs.replace(
         page,
         patterns=[*page.patterns, *extension.patterns],

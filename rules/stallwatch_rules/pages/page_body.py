@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem in a rule page. ``every()`` returns this problem and all other problems in the same page."""
+    """A problem on a rule page. ``every()`` returns this problem and all other problems on the same page."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -30,7 +30,7 @@ class PageError(ValueError):
         return first
 
     def every(self) -> list[PageError]:
-        """Return this problem and the other problems in the same page."""
+        """Return this problem and the other problems on the same page."""
         return [self, *self.others]
 
 
@@ -70,7 +70,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct):
-    """The texts of the sections, in Markdown with each paragraph on one line, and the samples."""
+    """The sections, in Markdown with each paragraph on one line, and the samples."""
 
     what: str = ""
     why: str = ""
@@ -159,7 +159,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: the words after the opening fence, the inner lines, and all lines (with the fences)."""
+    """A fenced block: the words after the opening fence, the inner lines, and all lines, with the fences."""
 
     line: int
     ticks: str

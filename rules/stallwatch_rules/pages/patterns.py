@@ -104,11 +104,11 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 
 @functools.lru_cache(maxsize=8)
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
-    """Return a database in block mode for the patterns. The ID of a pattern is its position.
+    """Return a block-mode database for the patterns. The ID of a pattern is its position.
 
-    `texts` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters
-    is ignored. The IDs of the texts follow the IDs of the patterns. One pass for both patterns and texts is
-    a third faster than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
+    `texts` are additional fixed strings. Each string has a flag that shows whether the case of ASCII letters
+    is ignored. The IDs of the strings follow the IDs of the patterns. One pass for both patterns and strings
+    is a third faster than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
     """
     expressions = [widened_pattern(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -180,7 +180,7 @@ class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FragmentError(ValueError):
-    """An error about a pattern with an unknown fragment, or about a fragment that contains itself."""
+    """An error for a pattern that contains an unknown fragment, or for a fragment that contains itself."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)

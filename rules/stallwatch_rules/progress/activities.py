@@ -51,7 +51,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration of the activity in seconds: as printed or between its lines, whichever is longer."""
+        """The duration in seconds: as printed or as the time between its lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

@@ -91,9 +91,9 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Read a sample. Return whether the counter rose.
+        """Read a sample. Return whether the counter increased.
 
-        `phase` is the phase of the run since the last rise.
+        `phase` is the phase of the run since the last increase.
         """
         epoch = sample.values.get("epoch")
         if sample.total_steps:
@@ -169,7 +169,7 @@ class Counter:
         return len(self._low) >= _LOW_STEPS
 
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
-        """Return whether a counter fell because a new epoch began.
+        """Return whether a counter decreased because a new epoch began.
 
         A new epoch began if the line shows a later epoch, or if the counter restarts at the end of an epoch.
         `length` is the number of steps in an epoch (0 if unknown).
@@ -222,7 +222,7 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two rises of the counter, from line times or the trainer's clock.
+    """Return the seconds between two increases of the counter, from line times or the trainer's clock.
 
     Line times are more precise than the trainer's clock, which shows whole seconds. However, if only a few
     lines have times, a line can have the time of an earlier line. In this case, the difference between the

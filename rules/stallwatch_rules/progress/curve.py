@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """A sequence of bounded size. All of the latest entries are kept, but only every n-th older entry."""
+    """A sequence of bounded size. It keeps all of the latest entries but only every n-th older entry."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
@@ -102,7 +102,7 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if the log shows numbers at full precision. Text lines might round values (0 for 1e-5)."""
+        """True if the log shows numbers at full precision. Lines of text can round values (0 for 1e-5)."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:

@@ -107,7 +107,7 @@ _LONGEST_END = 200  # maximum number of characters in a line that programs print
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether a text resembles lines that programs usually, but not always, print at their end."""
+    """Return whether a line resembles lines that programs usually, but not always, print before they exit."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None

@@ -147,8 +147,8 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
     """If the steps of a log have no times, return the time span of the log minus the durations of the steps.
 
-    Return ``None`` unless the log begins in the middle of a run and ends with an evaluation. Otherwise, the
-    work before the first step of the run, which can take hours, would be included.
+    Return ``None`` unless the log begins in the middle of a run and ends with an evaluation. If a log begins
+    at the start of a run, its time span also includes the work before the first step, which can take hours.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]

@@ -43,7 +43,7 @@ class TrainingRounds:
     def paused(self, *, announced: bool) -> None:
         """Record a pause of the training.
 
-        A pause that the log `announced` when it began is not used for predictions.
+        If the log `announced` the pause when it began, the pause is not used for predictions.
         """
         if announced:
             self._ended.clear()
@@ -428,7 +428,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95% confidence) of the 99th percentile of waits, or 0 for nearly equal waits.
+    """Return a 95% upper confidence limit for the 99th percentile of waits, or 0 for nearly equal waits.
 
     The 99th percentile of 20 steps is the slowest of these steps, but on average, one of 21 further steps is
     slower. Therefore, the percentile is estimated from all steps. The method assumes that the logarithms of
@@ -457,7 +457,7 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 
 
 def longest_rare_wait(waits: Sequence[float]) -> float:
-    """Estimate the duration of very rare waits from the slowest waits.
+    """Estimate the duration of very rare waits from the longest waits.
 
     If the waits are nearly equal, nothing is extrapolated. Otherwise, the function uses the moment estimator
     of the tail, which suits any distribution (A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment
@@ -481,10 +481,10 @@ def longest_rare_wait(waits: Sequence[float]) -> float:
 
 
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Return whether the waits are nearly equal, based on the ratio of the slowest wait to the median.
+    """Return whether the waits are nearly equal, based on the ratio of the longest wait to the median.
 
-    If `both_ends` is true, the ratio of the median to the fastest wait must also be small. If only a few
-    waits are known, the slowest wait can be near the median by chance.
+    If `both_ends` is true, the ratio of the median to the shortest wait must also be small. If only a few
+    waits are known, the longest wait can be near the median by chance.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]

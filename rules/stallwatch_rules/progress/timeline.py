@@ -235,10 +235,10 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int], step: int | None) -> int:
-        """Return the number of steps since the time at which the counters had the values in `at`.
+        """Return the number of steps since the counters had the values in `at`.
 
-        Counters that first appeared after that time are ignored. `step` is the run's step at that time, if
-        known. A counter of evaluations lags behind the training until it reaches this step.
+        Counters that first appeared later are ignored. `step` is the run's step at that time, if known. A
+        counter of evaluations lags behind the training until it reaches this step.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         since = (timeline.since(then, step) for timeline, then in known if then is not None)
@@ -368,7 +368,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def had_begun(self, line: Line) -> bool:
-        """Return whether a step was completed before a line, according to their order or to times.
+        """Return whether the order or the times of lines show that a step was completed before a line.
 
         A line without a time of its own has the time of an earlier line, so it is later than this time.
         """
@@ -376,7 +376,7 @@ class StepClock:
         return above or self.at(line.time) is not None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time, or ``None`` if no such step is known."""
+        """Return the last step that was completed by this time, or ``None`` if no such step is known."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 

@@ -153,7 +153,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps, step durations, phase, and end of a run, based on the lines of all ranks."""
+    """The steps, step durations, phase, and end of a run, derived from the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress
@@ -211,7 +211,7 @@ class ProgressTracker:
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Record that lines of a source that contain metrics of these kinds were skipped.
+        """Record that lines with metrics of these kinds were skipped in a source.
 
         The kinds are keys of ``scan.patterns.METRICS``.
         """
@@ -297,9 +297,9 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed progress of the training.
+        """True if a line showed progress in the training.
 
-        Progress of an evaluation or of an unknown loop is not sufficient.
+        Progress in an evaluation or in an unknown loop is not sufficient.
         """
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
@@ -495,7 +495,7 @@ class ProgressTracker:
         )
 
     def _unreached(self) -> dict[str, int]:
-        """Return the largest total of each series that a rank has not reached."""
+        """For each series, return the largest total that a rank has not reached."""
         found: dict[str, int] = {}
         attempt = self.attempt
         for stream in self._streams.values():

@@ -1,4 +1,4 @@
-"""Read pairs of a name and a number in text: losses, norms, rates, rewards, times, and memory."""
+"""Read pairs that consist of a name and a number: losses, norms, rates, rewards, times, and memory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _WORDS_OF = tuple(
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add the quantities in a lowercase text to `values`, except for the loss and the learning rate."""
+    """Add the quantities in lowercase text to `values`, except for the loss and the learning rate."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -156,7 +156,7 @@ _METRICS = {
 
 
 def metrics_by_field(text: str) -> dict[str, float]:
-    """Return the metrics in a text, by field. If a field occurs several times, the first value is used."""
+    """Return a line's metrics by field. If a field occurs several times, the first value is used."""
     values: dict[str, float] = {}
     if not text:
         return values

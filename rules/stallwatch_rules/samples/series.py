@@ -8,7 +8,7 @@ series depends on the words in the lines, which are listed in ``series.json``:
 * One line is sufficient if the counter has a known name and the line mentions a loss, a score, or a similar
   metric.
 * Two lines are required if the counter has a known name and the line also contains decimals. Two lines are
-  also required if the counter is alone in its line (as in ``Epoch 3/20``, or in a table of names and values)
+  also required if the counter is alone on its line (as in ``Epoch 3/20``, or in a table of names and values)
   and the lines in between mention losses or scores.
 * Two lines are required for columns with titles if the first title is the name of a counter.
 * Three lines with equal differences are required if the first number has no name and losses or scores follow.
@@ -105,7 +105,7 @@ _NO_HEADING = lazy(
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """A template of lines, with its counter.
+    """A line template, with its counter.
 
     The lines are stored until the template is accepted or rejected.
     """

@@ -47,13 +47,13 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lowercase. Names such as ``AverageEpRet`` are split into words."""
+    """Return the words of the text in lowercase. Names such as ``AverageEpRet`` are split into words."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
 
 def is_of(kind: str, words: Sequence[str]) -> bool:
-    """Return whether any of the words is in the list of this kind in ``series.json``."""
+    """Return whether any of the words is in the list for this kind in ``series.json``."""
     known, script = WORDS[kind], _SCRIPTS.get(kind)
     return any(
         word in known or (script is not None and not word.isascii() and script.search(word) is not None)

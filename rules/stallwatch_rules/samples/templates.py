@@ -48,9 +48,9 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """A wrapper that speeds up a function that reads texts.
+    """A wrapper that speeds up a function that reads lines of text.
 
-    If the template of a text is known, the template reads the text. The function reads all other texts.
+    If the template of a line is known, the template reads the line. The function reads all other lines.
     """
 
     def __init__(self, read: Callable[[str], Found | None]) -> None:
@@ -243,9 +243,9 @@ def _second(text: bytes) -> float | None:
 
 
 def stamp_time(text: bytes) -> float | None:
-    """Return the time of a timestamp or of a Unix time.
+    """Return the time that a formatted timestamp or a Unix timestamp represents.
 
-    Whole seconds are cached, because many lines have the same second.
+    Whole seconds are cached, because many timestamps fall within the same second.
     """
     if b"-" not in text[:5] and text.replace(b".", b"", 1).isdigit():
         return unix_seconds(float(text)) if 10 <= len(text.partition(b".")[0]) <= 19 else None

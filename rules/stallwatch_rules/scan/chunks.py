@@ -25,11 +25,11 @@ class Chunk(NamedTuple):
 
 
 class ChunkCutter:
-    """A splitter of a source into chunks. A chunk ends at the first line feed after a multiple of `size`.
+    """A cutter that splits a source into chunks.
 
-    If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return. If they contain
-    no carriage return either, the chunk ends after these bytes, because the line reader drops the rest of
-    such a line.
+    A chunk ends at the first line feed after a multiple of `size`. If the next ``MAX_LINE`` bytes contain no
+    line feed, the chunk ends at a carriage return. If they contain no carriage return either, the chunk ends
+    after these bytes, because the line reader drops the rest of such a line.
     """
 
     def __init__(self, size: int) -> None:

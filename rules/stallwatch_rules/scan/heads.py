@@ -28,9 +28,9 @@ _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return texts that identify the beginning of a source.
+    """Return strings that identify the beginning of a source.
 
-    For each of the first lines, the text is the longest part without digits.
+    For each of the first lines, the string is the longest part without digits.
     """
     found: list[bytes] = []
     seen: set[bytes] = set()
@@ -48,14 +48,14 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the logs of different ranks have the same beginning
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return a scanner for the texts, or ``None`` if there are too few texts to identify a beginning."""
+    """Return a scanner for the strings, or ``None`` if there are too few strings to identify a beginning."""
     if len(texts) < 2:
         return None
     return BlockScanner(compile_hyperscan((), tuple((text, False) for text in texts)))
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments that contain an identifying text and are closely followed by another such text."""
+    """Return the segments that contain an identifying string and are closely followed by another one."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

@@ -86,7 +86,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return the metrics to read in a chunk. The function adds their kinds to `met`."""
+    """Return the metrics to read in a chunk, and add their kinds to `met`."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -154,7 +154,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return, for each rank, the first and last segment in which a rule matches, as (segment, rank).
+        """For each rank, return the first and last segments in which a rule matches, as (segment, rank).
 
         The rank is read at the start of the line. If an earlier call returned the first segment of
         the rank in this section, only the last segment is returned.

@@ -1,12 +1,12 @@
 """Compile the patterns for a scan: the rules' patterns in raw form, and the patterns in ``signs.json``.
 
-The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely.
-Additional patterns take more time, and fewer patterns miss information. In ``watches``, ``before`` and
-``after`` are the numbers of lines around a hit that are also read. ``budget`` is the number of hits that are
-read in a section. Only some of the chunks are searched for ``rare`` watches. If lines contain a ``severe``
-word, one line of each template is read. Many lines in the log of a healthy run contain a ``warning``, so only
-some of the chunks are searched for warnings. In each chunk, a few lines of each kind of ``metrics`` are read.
-These lines can belong to the ``series`` of their kind.
+The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely. More
+patterns take more time, but fewer patterns miss information. In ``watches``, ``before`` and ``after`` are the
+numbers of lines around a hit that are also read. ``budget`` is the number of hits that are read in a section.
+Only some of the chunks are searched for ``rare`` watches. If lines contain a ``severe`` word, one line of
+each template is read. Many lines in the log of a healthy run contain a ``warning``, so only some of the
+chunks are searched for warnings. In each chunk, a few lines of each kind of ``metrics`` are read. These lines
+can belong to the ``series`` of their kind.
 """
 
 from __future__ import annotations

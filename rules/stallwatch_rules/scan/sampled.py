@@ -74,8 +74,8 @@ class SearchedChunk(NamedTuple):
 class SampledScan:
     """A scan of the chunks of one source, in order. In each section, a limited number of lines is read.
 
-    `lead` is the prefix of the source's lines (``lines.line_prefix``). `heads` are texts from the start
-    of the source.
+    `lead` is the prefix of the source's lines (``lines.line_prefix``). `heads` are strings from the start of
+    the source.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class SampledScan:
     def search(self, chunk: Chunk) -> SearchedChunk | None:
         """Search a chunk for patterns and return the result. Return ``None`` for an empty chunk.
 
-        The search of a chunk displaces the data of Python from the caches of the processor. Therefore, it is
-        faster to search several chunks before segments are selected from these chunks.
+        Searching a chunk displaces Python's data from the processor caches. Therefore, it is faster to search
+        several chunks before segments are selected from these chunks.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -183,7 +183,7 @@ class _Selection:
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
     def _mark(self, first: int, behind: int) -> None:
-        """Select the segments of a range for reading. Segments outside this chunk are ignored."""
+        """Select a range of segments for reading. Segments outside this chunk are ignored."""
         first, behind = max(0, first), min(behind, len(self._mask))
         self._mask[first:behind] = b"\1" * (behind - first)
 
@@ -267,7 +267,7 @@ class _Selection:
             self._read(unit, watch.before, watch.after)
 
     def _severity(self, matched: set[int], dense: bool) -> None:
-        """Select one line of each template that reports a problem. Lines that rules match are excluded."""
+        """For each template that reports a problem, select one line. Lines that rules match are excluded."""
         worded = self._searched.hits.worded
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)

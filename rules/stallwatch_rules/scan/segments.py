@@ -1,4 +1,4 @@
-"""Prepare the bytes of a chunk for the search for patterns, and find the ends of segments.
+"""Prepare the bytes of a chunk for a pattern search, and find the ends of segments.
 
 A segment ends with a line feed or a carriage return. The view of a chunk is its text in UTF-8, without
 colors, container escapes, and foreign encodings. The view contains all line feeds and carriage returns.
@@ -58,7 +58,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of the line feeds in a slice, and of carriage returns if `redrawn` is true."""
+    """Return the positions of the line feeds in a slice. If `redrawn` is true, include carriage returns."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]

@@ -67,7 +67,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the index of the source, the pattern, and the segment of each hit."""
+    """For each hit, yield the index of the source, the pattern, and the segment."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:
@@ -143,7 +143,7 @@ def choose(found: Sequence[SourceOutline | None]) -> Chosen:
 def _healthy(
     numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
-    """Choose which sources of one kind are read.
+    """Choose which sources of one kind to read.
 
     The result contains sources with rare templates, short sources, long sources, and some other sources.
     """

@@ -113,7 +113,7 @@ class ScanState:
     carry: int = 0  #: number of segments of the next chunk that belong to a window of this chunk
 
     def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
-        """Return the numbers of segments to read before and after a line of a rule.
+        """Return the numbers of segments to read before and after a line that a rule matches.
 
         `before` is the number of lines of this rule that were found earlier in the section.
         """

@@ -188,7 +188,7 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Convert an ISO 8601 time from the records of Stallwatch to Unix seconds.
+    """Convert an ISO 8601 time from the records of Stallwatch to a Unix timestamp in seconds.
 
     A time without a zone is in UTC.
     """

@@ -1,4 +1,4 @@
-"""Convert log lines to the ``Place`` records of reports, with ISO times and shortened texts."""
+"""Convert log lines to the ``Place`` records of reports, with ISO times and shortened text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Convert Unix seconds to ISO 8601 in UTC. The zone is omitted if the log does not contain a zone."""
+    """Convert a Unix timestamp to ISO 8601 in UTC. If the log contains no time zone, omit the zone."""
     if time is None:
         return None
     try:
@@ -51,7 +51,7 @@ def place(line: Line, step: int | None, find: Callable[[str], int] | None = None
 
 
 def earliest(lines: Iterable[Line]) -> Line:
-    """Return the earliest line. If any line has no time, return the line of the lowest rank.
+    """Return the earliest line. If any line has no time, return the line from the lowest rank.
 
     The result does not depend on the order in which the streams were read.
     """
@@ -60,7 +60,7 @@ def earliest(lines: Iterable[Line]) -> Line:
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """Return the latest line. If any line has no time, return the line of the lowest rank."""
+    """Return the latest line. If any line has no time, return the line from the lowest rank."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 

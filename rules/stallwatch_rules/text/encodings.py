@@ -1,4 +1,4 @@
-"""Detect the encoding of bytes and whether bytes are text."""
+"""Detect whether bytes are text, and detect their encoding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decode_cut(raw: bytes) -> str:
 
 
 def _mostly_sound(marked: str) -> bool:
-    """Return whether a text contains more UTF-8 characters than invalid bytes.
+    """Return whether decoded text contains more UTF-8 characters than invalid bytes.
 
     Pairs of bytes in GBK can look like two-byte characters in UTF-8, but rarely like longer characters.
     """

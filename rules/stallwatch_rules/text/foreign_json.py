@@ -1,4 +1,4 @@
-"""Read JSON that other programs wrote, or that is truncated, damaged, or forged."""
+"""Read JSON from other programs. The JSON can be truncated, damaged, or forged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _whole(digits: str) -> int | float:
 
 
 def without_surrogates(value: Any) -> Any:
-    """Replace lone surrogates with question marks in all texts of a value."""
+    """Replace lone surrogates with question marks in all strings in a value."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling them.
+"""Read pickles from other programs without unpickling them. They can be truncated, damaged, or forged.
 
 The reader accepts only the opcodes of ``pickletools`` (pickletools.py in the Python standard library) that
-create numbers, texts, lists, tuples, and dictionaries. torch writes such pickles (2.13,
+create numbers, strings, lists, tuples, and dictionaries. torch writes such pickles (2.13,
 torch/csrc/jit/serialization/pickler.cpp). An opcode that names a class, calls a function, or refers to an
 external object is rejected before its argument is read.
 """
@@ -36,7 +36,7 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types whose values are has
 
 
 class PickleRefusedError(ValueError):
-    """An error for a rejected pickle, which is damaged, too large, or contains more than plain data."""
+    """An error for a rejected pickle that is damaged, is too large, or contains more than plain data."""
 
 
 def read_pickle(data: bytes) -> Any:
@@ -57,7 +57,7 @@ def read_pickle(data: bytes) -> Any:
 
 
 class _Machine:
-    """The stack and the memo of the pickle that is read."""
+    """The stack and the memo of the pickle that is being read."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         self.stream = stream

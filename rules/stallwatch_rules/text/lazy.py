@@ -22,7 +22,7 @@ def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 class _Compiled:
-    """A pattern after its compilation. Its attributes are the methods of the compiled pattern."""
+    """A pattern that has been compiled. Its attributes are the methods of the compiled pattern."""
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags

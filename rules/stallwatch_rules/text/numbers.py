@@ -22,7 +22,7 @@ _UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def duration(text: str) -> float | None:
-    """Return the duration in a text in seconds, or ``None`` if the text is not a duration.
+    """Convert the text of a duration to seconds. Return ``None`` if the text is not a duration.
 
     Examples: ``0:03:34``, ``2 days, 6:39:40``, ``10:27``, ``2h 3m 4s``.
     """
@@ -39,6 +39,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase with the same length, so that positions in the text remain valid."""
+    """Convert text to lowercase without changing its length, so that positions in the text remain valid."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -82,7 +82,7 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the kinds of secrets that a text contains, with their counts. Home paths are not included."""
+    """Yield the kinds of secrets that the text contains, with their counts. Home paths are not included."""
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
@@ -119,7 +119,7 @@ def mask_key_end(line: str) -> str:
 def is_key_line(line: str) -> bool:
     """Return whether a line is a full line of a private key.
 
-    The next line can then be the shorter last line of the key.
+    If so, the next line can be the shorter last line of the key.
     """
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
@@ -288,7 +288,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether a text contains uppercase and lowercase letters, unlike hashes and timestamps."""
+    """Return whether a match contains uppercase and lowercase letters, unlike hashes and timestamps."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -352,7 +352,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the owner of a token or key according to its name, such as ``hf`` for ``hf_token``.
+    """Return the owner of a token or key based on its name, such as ``hf`` for ``hf_token``.
 
     The result is empty if the name does not contain an owner. It is ``None`` if the name belongs to a
     password or a similar secret.
