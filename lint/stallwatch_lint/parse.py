@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
 
-#: Maximum length of a text whose keys get line numbers. A longer text takes seconds to parse.
+#: Maximum length of text whose keys get line numbers. Longer text takes seconds to parse.
 MAX_PLACED = 1 << 20
 
 #: Paths of keys in the DeepSpeed configuration, by the corresponding name in the accelerate file.

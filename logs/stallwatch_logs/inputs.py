@@ -1,4 +1,4 @@
-"""Define problems with the user's inputs and limits on the amount of data to read."""
+"""Define the problems that the user's inputs can have, and limits on the amount of data to read."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run and return its reading and the problems.
+    """Read a run. Return two values: the `RunReading` of the run, and the problems.
 
     Use this function if the diagnosis alone is not sufficient.
 

@@ -71,7 +71,7 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """The states of ranks from all files."""
+    """The states of the ranks, collected from all files."""
 
     stacks: StallStacks | None
     files: int  #: number of files that were read

@@ -21,7 +21,7 @@ def account() -> int:
 
 
 def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
-    """Return whether a file belongs to this account. If `or_root` is true, also accept files of root."""
+    """Return whether a file belongs to this account. If `or_root` is true, root's files also count."""
     return status.st_uid == account() or (or_root and status.st_uid == 0)
 
 

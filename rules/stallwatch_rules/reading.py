@@ -484,7 +484,7 @@ class RunReading:
         self._replaying = False
 
     def _share_reason(self, stream: StreamReading, line: Line, reason: str, rules: Collection[str]) -> None:
-        """Give the message of a C++ exception to the stream without a rank if the exception began there.
+        """If a C++ exception began in the stream without a rank, pass its message to that stream.
 
         Example: ``terminate called …`` names no rank, but ``what():  [Rank 3] Watchdog caught …`` does.
         """

@@ -330,7 +330,7 @@ class StreamReading:
             self._worked_by.setdefault(process, 0)
 
     def work_after(self, raised: ExceptionChain) -> int:
-        """Return the number of lines about work below an exception that a logger printed.
+        """Return the number of lines about work that follow an exception that a logger printed.
 
         Return 0 if the process that printed the exception is unknown, or printed none of these lines.
         """

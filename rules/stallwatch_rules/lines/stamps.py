@@ -53,7 +53,7 @@ _KEYED = lazy(
     r"""(?:(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?"""
     r"""|(\d{10,19}(?:\.\d{1,9})?))(?=["',}\s])"""
 )  # fmt: skip
-# Each key in ``TIME_KEYS`` ends with one of these texts.
+# Each key in ``TIME_KEYS`` ends with one of these strings.
 _KEY_ENDS = {quote: tuple(end + quote for end in ("time", "ts", "stamp", quote + "t")) for quote in "\"'"}
 _YEAR_2001, _YEAR_2100 = 1e9, 4.1e9
 _RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that the Ray driver adds to lines from daemons
@@ -123,7 +123,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds by which the end of daylight saving time set back a clock between two times."""
+    """Return how far, in seconds, the end of daylight saving time set back the clock between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)

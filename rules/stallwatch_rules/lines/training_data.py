@@ -36,7 +36,7 @@ _FIELD = lazy(
     r"""["'](messages|conversations?|role|from|value|prompt|completion|instruction|question|answer|query|response"""
     r"""|chosen|rejected|text|input|output|content|problem|solution)["']: ?["'\[]"""
 )
-#: Marks that chat templates and reasoning models put around texts.
+#: Marks that chat templates and reasoning models put around text.
 _MARKS = lazy(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
@@ -47,7 +47,7 @@ _SERVED = lazy(
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
-# Each match of ``_MARKS`` or ``_SERVED`` contains one of these texts.
+# Each match of ``_MARKS`` or ``_SERVED`` contains one of these strings.
 _MARK_WORDS = ("<|", "think>", "INST]")
 _SERVED_WORDS = ("prompt: ", "output: ", "GenerateReqInput(")
 _HEAD = 200  # number of characters at the start of a server's line that show the kind of the line

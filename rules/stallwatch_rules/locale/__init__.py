@@ -78,7 +78,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def contains_message(text: Text, *ids: str) -> bool:
-    """Return whether text is or contains one of these messages, including the wording of version 0.1."""
+    """Return whether `text` is or contains one of these messages, including the wording of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:

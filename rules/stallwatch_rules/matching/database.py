@@ -15,7 +15,7 @@ from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hypers
 _KEPT = 12  #: maximum number of cached files; older files belong to earlier versions of the catalogue
 
 
-Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignoring case
+Texts = tuple[tuple[str, bool], ...]  #: fixed strings, each with a flag for ignoring case
 
 
 class DatabaseStore:

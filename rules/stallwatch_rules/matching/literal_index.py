@@ -38,10 +38,10 @@ from stallwatch_rules.text.lazy import lazy
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # minimum number of letters in a text; shorter texts occur on too many lines
-_ENOUGH = 12  # minimum rarity of a shortened text
-_MOST = 24  # maximum number of texts for one pattern
-_SEEN = 8  # number of bytes at the end of a text that hyperscan compares first
+_LEAST = 6  # minimum number of letters in a string; shorter strings occur on too many lines
+_ENOUGH = 12  # minimum rarity of a shortened string
+_MOST = 24  # maximum number of strings for one pattern
+_SEEN = 8  # number of bytes at the end of a string that hyperscan compares first
 _KEPT = 4  # maximum number of cached indexes, each in its own file
 # Most lines of a training log contain at least one of these words.
 _FREQUENT = lazy(
@@ -201,7 +201,7 @@ class _Table(msgspec.Struct, array_like=True):
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
     expressions: tuple[str, ...]  #: raw forms of the patterns in ``rest``
-    texts: tuple[tuple[str, bool], ...]  #: texts for the other entries of ``owners``, followed by the words
+    texts: tuple[tuple[str, bool], ...]  #: strings for the other entries of ``owners``, followed by the words
 
     @classmethod
     def of(cls, patterns: Sequence[str], words: Sequence[str], without: Container[int]) -> _Table:
@@ -243,10 +243,10 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        #: Indexes of the patterns that are searched for directly because they have no fixed text.
+        #: Indexes of the patterns that are searched for directly because they have no fixed string.
         self.rest = table.rest
-        #: Pattern indexes for each hit number: one pattern from ``rest``, or all patterns that share the text
-        #: that was found.
+        #: Pattern indexes for each hit number: one pattern from ``rest``, or all patterns that share
+        #: the string that was found.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:

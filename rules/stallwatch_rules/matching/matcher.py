@@ -207,7 +207,7 @@ class Matcher:
         ]
 
     def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
-        """Return the rules that match text, each with the line number (counted from 1) and the captures."""
+        """Return the rules that match `text`, each with the line number (counted from 1) and the captures."""
         lines = lines_of(text)
         return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
 
@@ -242,6 +242,6 @@ class _Part(NamedTuple):
 
 
 def _fits(page: RulePage, captures: Mapping[str, str]) -> bool:
-    """Return whether none of the page's ``when`` comparisons fails for the captures of a line."""
+    """Return whether the captures of a line violate none of the page's ``when`` comparisons."""
     comparisons = map(parse_comparison, page.when)
     return all(comparison is None or comparison.holds(captures) is not False for comparison in comparisons)

@@ -97,7 +97,7 @@ class Curve:
 
     @property
     def points(self) -> list[Point]:
-        """The points that are kept, oldest first."""
+        """The points that are kept, in chronological order."""
         return list(self._kept)
 
     @property
@@ -154,7 +154,7 @@ class Track:
 
     @property
     def readings(self) -> list[Reading]:
-        """The values that are kept, oldest first."""
+        """The values that are kept, in chronological order."""
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:

@@ -41,7 +41,7 @@ class TrainingRounds:
         self._signs += 1
 
     def paused(self, *, announced: bool) -> None:
-        """Record a pause of the training.
+        """Record a pause in the training.
 
         If the log `announced` the pause when it began, the pause is not used for predictions.
         """
@@ -130,7 +130,7 @@ class QuietTimes(Sequence[float]):
 
 
 class Limits(NamedTuple):
-    """The settings in the section ``[stall]`` of the configuration file."""
+    """The settings in the ``[stall]`` section of the configuration file."""
 
     floor: float = 30.0  #: minimum threshold in seconds
     start: float = 1800.0  #: threshold in seconds until enough waits are known

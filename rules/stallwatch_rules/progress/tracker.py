@@ -165,7 +165,7 @@ class ProgressTracker:
         self.first_step: int | None = None  #: the lowest step that the log shows
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Process a line and its sample, if there is a sample. Return whether the line showed progress.
+        """Process a line and its sample, if any. Return whether the line showed progress.
 
         A line that has no sample can show the phase of the run if it contains one of ``phases.SIGN_WORDS``.
         """
@@ -205,7 +205,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is lower than each rank's last step, or ``None`` if none is known."""
+        """Return whether the step is lower than the last step of each rank, or ``None`` if none is known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -386,7 +386,7 @@ class ProgressTracker:
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first.
+        """Return the seconds per step in chronological order.
 
         If the lines have no times, the printed values are returned.
         """

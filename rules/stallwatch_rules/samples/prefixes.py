@@ -8,7 +8,7 @@ from functools import lru_cache
 from stallwatch_rules.text.lazy import lazy
 
 # A word between separators. The lookahead matches the word as a whole. If the expression could match parts of
-# words, it could match a text in exponentially many ways.
+# words, it could match text in exponentially many ways.
 _WORD = (
     r"(?=(\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
     r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b))"
@@ -33,7 +33,7 @@ _LOGGER = lazy(
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\)|\w{1,40}\.py \d)|\b(?:return|def|for|if|self)\b""")
 
 # Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between
-# vertical bars, or before a colon at the start of the line. A text with more words can refer to the next
+# vertical bars, or before a colon at the start of the line. Text with more words can refer to the next
 # evaluation, or to both training and evaluation.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(

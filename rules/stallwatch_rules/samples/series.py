@@ -73,7 +73,7 @@ _TREND = 0.5  # minimum difference between the numbers of falls and rises in a t
 _NEAR = 3  # maximum number of lines between the column titles and the first row
 _SHORT = 80  # maximum number of characters in a line that contains only a counter
 
-# A date, a time, a path, an address, or a hash. Digits in such texts do not count as numbers.
+# A date, a time, a path, an address, or a hash. Digits in such text do not count as numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"

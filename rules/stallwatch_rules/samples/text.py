@@ -292,7 +292,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the values in a line that shows a loss and the progress within an epoch, without a total."""
+    """Return the values in a line that shows a loss and the progress within an epoch but no total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)

@@ -19,8 +19,8 @@ TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 # The Unicode category Cc except tab and line feed, separators of lines and paragraphs, annotation marks, and
 # characters that no font shows (Default_Ignorable_Code_Point). The last group consists of characters without
-# width, characters that change the direction of writing, variation selectors, and tags. Tags can hide a whole
-# text that only machines read.
+# width, characters that change the direction of writing, variation selectors, and tags. Tags can hide text
+# that only machines read.
 _CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"

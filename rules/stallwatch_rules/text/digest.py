@@ -33,7 +33,7 @@ def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks as ranges: ``0–3, 8`` for ``[0, 1, 2, 3, 8]``. Two adjacent ranks form no range."""
+    """Return ranks as ranges: ``0–3, 8`` for ``[0, 1, 2, 3, 8]``. Two adjacent ranks do not form a range."""
     parts: list[str] = []
     for first, last in neighbours(ranks):
         if last - first >= 2:

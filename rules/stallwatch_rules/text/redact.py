@@ -284,7 +284,7 @@ _QUOTE = lazy(rb"\\?[\"'`]")
 _NAMED = ("named", "random")
 
 
-# ---- secrets, and texts that only look like secrets
+# ---- secrets, and text that only looks like a secret
 
 
 def _is_mixed(match: Any) -> bool:
@@ -314,7 +314,7 @@ def _is_filled(match: Any) -> bool:
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether a match is a W&B key rather than the hash of a commit, which has the same form."""
+    """Return whether a match is a W&B key rather than a commit hash, which has the same form."""
     return _REVISION.search(match.group(1)) is None
 
 
@@ -370,7 +370,7 @@ _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice shows at most the beginning of a token. A longer text might be a shortened secret.
+# ``hf_…`` in advice shows at most the beginning of a token. Longer text might be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
