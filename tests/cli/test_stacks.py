@@ -173,7 +173,7 @@ def test_flight_recorder_dumps_are_evaluated_like_snapshots(stallwatch: Stallwat
 def test_invalid_snapshots_and_arguments_are_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "n1.json").write_text("{}")
     for arguments, says in (
-        (["n1.json"], "n1.json is neither output"),
+        (["n1.json"], "n1.json is neither the output"),
         (["sft", "n1.json"], "or only files"),
     ):
         shown = stallwatch("stacks", *arguments)

@@ -21,7 +21,7 @@ OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
 @pytest.mark.parametrize(
     ("counted", "held", "rule", "note"),
     [
-        (False, 12, OUTSIDE, "The kernel did not kill the process for lack of memory"),
+        (False, 12, OUTSIDE, "The kernel's OOM killer did not kill the process"),
         (True, 12, OOM, "the kernel's count of out-of-memory kills rose"),
         (False, 125, OOM, "used up to 125.0 GiB of memory, and the limit is 128.0 GiB"),
         (None, 12, OOM, ""),

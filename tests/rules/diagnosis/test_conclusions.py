@@ -168,7 +168,7 @@ def test_diverged_loss_is_reported_at_the_step_at_which_its_rise_began(
     assert diagnosis.primary is not None and diagnosis.primary.rule == "loss-divergence"
     assert (diagnosis.primary.step, diagnosis.primary.line) == (60, 61)
     (finding,) = diagnosis.findings
-    assert rendered(finding.note).endswith("The rise began after step 60.")
+    assert rendered(finding.note).endswith("The loss began to rise after step 60.")
 
 
 def test_different_endings_of_ranks_are_distinguished(engine: tuple[Catalogue, Matcher]) -> None:

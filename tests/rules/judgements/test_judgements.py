@@ -174,7 +174,7 @@ def test_silence_is_a_stall() -> None:
     assert judge_silence(RunFacts(stalled=True, complete=True)) is None
     stalled = RunFacts(stalled=True, silence=300.0, ended=True, aborted=True)
     aborted = judge_silence(stalled)
-    assert aborted is not None and "Stallwatch then ended the run" in render(aborted.note)
+    assert aborted is not None and "when Stallwatch ended the run" in render(aborted.note)
     assert judge_silence(RunFacts(silence=300.0)) is None
 
 

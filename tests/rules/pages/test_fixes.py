@@ -71,7 +71,7 @@ def test_only_applicable_fixes_are_shown(page: RulePage, evidence: Evidence, fix
     [
         (Evidence(trained=True), "Look at the host."),
         (Evidence(), "Check the address."),
-        (None, "If training had already started: Look at the host."),
+        (None, "If the run had completed a step before this failure: Look at the host."),
     ],
 )
 def test_fix_can_depend_on_whether_the_ranks_had_trained(
@@ -88,7 +88,7 @@ def test_conditions_become_text_without_a_run(page: RulePage) -> None:
     assert texts[:2] == ["Lower it.", "Always this."]
     assert texts[2] == "If tried is more than total: Chunk it."
     assert texts[3] == "With verl, vLLM: Set an option."
-    assert texts[4] == "If training was complete: With Hugging Face Trainer: Upload it."
+    assert texts[4] == "If training had already finished: With Hugging Face Trainer: Upload it."
     assert "size mismatch" in texts[5]
     assert "大于" in render(fixes_for(page, {})[2], "zh")
 
