@@ -96,10 +96,9 @@ def upload_after_a_checkpoint() -> None:
 
 
 def early_stopping() -> None:
-    """Train with a learning rate of zero. Therefore, early stopping ends the run."""
+    """Train until early stopping ends the run, because no evaluation improves the loss by the threshold."""
     hf_trainer = trainer(
         5000,
-        learning_rate=0.0,
         eval_strategy="steps",
         eval_steps=40,
         save_strategy="steps",
@@ -107,7 +106,7 @@ def early_stopping() -> None:
         load_best_model_at_end=True,
         metric_for_best_model="loss",
     )
-    hf_trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
+    hf_trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3, early_stopping_threshold=100.0))
     hf_trainer.train()
 
 

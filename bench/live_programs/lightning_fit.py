@@ -106,10 +106,8 @@ def checkpoints() -> None:
 
 
 def early_stopping() -> None:
-    module = Module()
-    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.0)  # type: ignore[method-assign]
-    stopping = EarlyStopping("val_loss", patience=3, min_delta=1.0)
-    fit(module, 5000, validated=8, every=40, callbacks=[stopping])
+    stopping = EarlyStopping("val_loss", patience=3, min_delta=100.0)
+    fit(Module(), 5000, validated=8, every=40, callbacks=[stopping])
 
 
 def accumulation() -> None:
