@@ -133,7 +133,7 @@ _SURE = lazy(
     re.VERBOSE | re.IGNORECASE,
 )
 _JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
-# `%x-%j.out`, `%x.%j.out` (LSF: %J), and `%j.out`. Numbered tasks or nodes can follow in each form.
+# `%x-%j.out`, `%x.%j.out` (LSF: %J), and `%j.out`. In each form, the number of a task or node can follow.
 _NUMBERED = lazy(
     r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
         (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}

@@ -76,7 +76,7 @@ _FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_facto
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: maximum number of seconds between a step and the scrape of its values
 _POINTS = 1200  #: maximum number of points of a metric for most charts: two per pixel of a chart
-_RANK_POINTS = 20_000  #: maximum number of points of the ranks' steps, enough for 128 ranks in 80 time spans
+_RANK_POINTS = 20_000  #: maximum number of points for the steps of all ranks: 128 ranks in 80 time spans
 SILENT_SECONDS = 60.0  #: an agent that is silent for this many seconds longer than other agents is gone
 _MEMORY = ("allocated", "reserved", "peak")
 

@@ -118,7 +118,7 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """Return the deviation over the last steps, for display.
+        """Return the deviation over the latest steps, for display.
 
         If there are few steps, the result is the median of the unclipped values.
         """
@@ -156,7 +156,7 @@ class Comparison(Generic[_Key]):
         return worst
 
     def lag(self, key: _Key, steps: int) -> float | None:
-        """Return the typical deviation of a key over the last steps."""
+        """Return the typical deviation of a key over the latest steps."""
         series = self._series.get(key)
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 

@@ -189,7 +189,7 @@ class FragmentError(ValueError):
 
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
-    """Return the packaged fragments by their names."""
+    """Return the packaged fragments, keyed by name."""
     import yaml  # imported here, because YAML is not needed if the pages are cached
 
     found: dict[str, Fragment] = {}

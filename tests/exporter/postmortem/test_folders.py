@@ -196,7 +196,7 @@ def test_wrong_clock_does_not_change_the_first_rank(
 def test_wrong_clock_is_reported(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}, clocks={3: 41}))
     assert (
-        "The clock of n3 is 41 s ahead. The times in this report have been corrected for this difference."
+        "The clock of n3 is 41 s ahead. The times in this report have been corrected accordingly."
         in [render(note) for note in found.notes]
     )
     timed = next(finding for finding in found.findings if finding.rule == "nccl-collective-timeout")
