@@ -6,7 +6,7 @@ A step takes 1 s. Each host needs 0.7 s of this time for its own work, multiplie
 independent Gaussian, independent log-normal, or Gaussian with an autocorrelation of 0.7 from step to step
 (AR(1)). σ is the noise of one host in one step.
 
-* Slow-downs: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
+* Slowdowns: after 64 steps, the work of one host takes 10% longer. All results come from ``SlowHosts``
   itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
   certainty (``fewest``). Even a test that knows the level of the noise and the time of the slowdown needs
   at least this many steps. No test can average out lasting noise.

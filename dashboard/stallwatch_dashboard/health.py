@@ -34,7 +34,7 @@ def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: flo
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """For each run in which the probe lost records, return their number, in descending order."""
+    """For each run that lost records, return the number of these records, in descending order."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 

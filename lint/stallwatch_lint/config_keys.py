@@ -123,7 +123,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Report values that the pydantic models of DeepSpeed reject, and strings that it uses in calculations.
+    """Report values that DeepSpeed's pydantic models reject, and strings that DeepSpeed uses in calculations.
 
     Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed 0.17.0 and
     earlier do not validate ``fp16`` and ``bf16``.

@@ -97,7 +97,7 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def signal_name(code: int | None) -> str:
-    """Return the name of the signal in the exit code ``-n`` of a process, or "" if the signal has no name."""
+    """Return the name of the signal in the exit code ``-n`` of a process, or "" if there is no such name."""
     with suppress(ValueError):  # a real-time signal has no name
         return Signals(-code).name if code is not None and code < 0 else ""
     return ""

@@ -48,7 +48,7 @@ class Phrases:
             self._each, self._any = _sets(self._expressions)
 
     def hits(self, data: bytes) -> list[tuple[Phrase, int]]:
-        """Return each phrase that occurs in the bytes, with the position where the occurrence ends."""
+        """Return each occurrence of a phrase in the bytes, with the position where the occurrence ends."""
         if self._scanner is not None:
             return [
                 (self._phrases[number], end) for number, end in zip(*self._scanner.hits(data), strict=True)

@@ -183,7 +183,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Return a gray area for each row whose host is silent for a minute while other hosts report."""
+    """Return a gray area for each row whose host has been silent for a minute while other hosts report."""
     last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)

@@ -339,7 +339,7 @@ class Agent:
         self.advance.stop_requested(now)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines that have been passed on but not read so far."""
+        """Record the total number of lines that have been passed on without being read."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:

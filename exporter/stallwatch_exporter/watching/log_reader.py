@@ -1,4 +1,4 @@
-"""Read a command's output for the agent in its own thread, separately from passing the output on."""
+"""For the agent, read a command's output in a dedicated thread, separately from passing the output on."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def _named_in_messages(rule: str, run: Snapshot) -> set[int]:
-    """For lines without a rank that match a rule, return the ranks that the messages in these lines name."""
+    """For lines without a rank that match a rule, return the ranks that the messages name as their own."""
     matches = (
         match
         for (_, rank), stream in run.streams.items()

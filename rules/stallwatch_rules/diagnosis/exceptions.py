@@ -401,7 +401,7 @@ def read_exceptions(
 
 
 def _is_beside(seen: CountedException) -> bool:
-    """Return whether an exception ended only threads or helper processes, which ran the user's code.
+    """Return whether an exception ended only threads or helper processes that ran the user's code.
 
     Threads of libraries, such as a background upload or conversion, do not prepare batches.
     """

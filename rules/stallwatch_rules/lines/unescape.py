@@ -158,7 +158,7 @@ class MetricTables:
     def take(self, lines: Sequence[Line]) -> list[Line]:
         """Return the lines, in which dictionaries replace the rows of metric tables.
 
-        The trainer usually prints the same dictionaries.
+        Usually, the trainer prints such dictionaries instead of a table.
         """
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 

@@ -195,10 +195,9 @@ def test_wrong_clock_does_not_change_the_first_rank(
 
 def test_wrong_clock_is_reported(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}, clocks={3: 41}))
-    assert (
-        "The clock of n3 is 41 s ahead. The times in this report have been corrected accordingly."
-        in [render(note) for note in found.notes]
-    )
+    assert "The clock of n3 is 41 s ahead. The times in this report have been corrected accordingly." in [
+        render(note) for note in found.notes
+    ]
     timed = next(finding for finding in found.findings if finding.rule == "nccl-collective-timeout")
     assert timed.last.time is not None
     assert timed.last.time < "2026-11-20T03:12:05"  # 41 s later by the clock of n3

@@ -101,7 +101,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`. If due, check the modes of its modules."""
+        """Handle the start of a backward pass. If a check is due, check the modes of the engine's modules."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
