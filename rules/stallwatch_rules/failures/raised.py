@@ -183,7 +183,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return an exception's setting, as shown by the line before its traceback or else by its outermost frames."""
+    """Return an exception's setting, as shown by the line before its traceback or by its outermost frames."""
     # The first frame of a spawned process is in "<string>".
     for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
