@@ -152,7 +152,7 @@ if __name__ == "__main__":
     ("method", "how", "rule", "exception"),
     [
         ("fork", IS_KILLED, "process-killed-from-outside", ""),
-        ("spawn", "raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (<string>:1)"),
+        ("spawn", "raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (spawned.py:17)"),
     ],
 )
 def test_spawned_rank_without_a_rank_variable_is_named(

@@ -106,7 +106,7 @@ def test_host_with_more_tokens_is_an_imbalance() -> None:
     run.trains(120)
     run.slow, run.tokens = {2: 1.3, 3: 1.3}, {**run.tokens, 2: 5325, 3: 5325}
     run.trains(60)
-    assert [in_words(item.note, "en")[:22] for item in run.chat.got[:1]] == ["Host n1 gets more toke"]
+    assert [in_words(item.note, "en")[:28] for item in run.chat.got[:1]] == ["Host n1 receives more tokens"]
 
 
 def test_repeated_steps_count_once() -> None:
