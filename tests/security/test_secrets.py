@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,7 +208,8 @@ def test_caches_contain_no_secret(watched: Watched, cache_folder: Path) -> None:
     files = [path for path in cache_folder.rglob("*") if path.is_file()]
     assert files
     for path in files:
-        assert_none_leaks(path.read_bytes().decode("latin-1"))
+        with suppress(FileNotFoundError):  # tests that run at the same time replace outdated files
+            assert_none_leaks(path.read_bytes().decode("latin-1"))
 
 
 def test_relayed_alert_contains_no_secret() -> None:
