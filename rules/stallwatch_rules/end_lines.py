@@ -159,15 +159,21 @@ def _with_memory_of_killed(end: StatedEnd, killed: set[int]) -> StatedEnd:
     return msgspec.structs.replace(end, ending=msgspec.structs.replace(end.ending, memory=memory))
 
 
+def last_step_lines(streams: Mapping[Key, StreamReading]) -> dict[str, int]:
+    """For each source that shows steps, return the number of the line that shows the last step."""
+    lines: dict[str, int] = {}
+    for stream in streams.values():
+        if stream.last_advance is not None:
+            lines[stream.source] = max(stream.last_advance.number, lines.get(stream.source, 0))
+    return lines
+
+
 def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
     """Return the end of the run that its streams state, unless the run continued after this end."""
     stated = [end for stream in streams.values() if (end := stream.stated_end) is not None]
     if not stated:
         return None
-    steps: dict[str, int] = {}
-    for stream in streams.values():
-        if stream.last_advance is not None:
-            steps[stream.source] = max(stream.last_advance.number, steps.get(stream.source, 0))
+    steps = last_step_lines(streams)
     chosen: StatedEnd | None = None
     for end in stated:
         if steps.get(end.source, 0) <= end.number + _LINES_AFTER:

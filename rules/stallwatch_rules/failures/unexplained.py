@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stallwatch_rules.end_lines import last_step_lines
 from stallwatch_rules.failures.advice import advice_for
 from stallwatch_rules.failures.templates import Level, Template, TemplateTable
-from stallwatch_rules.messages import Message, message
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock, longest_timeline
 from stallwatch_rules.records import Diagnosis, Line, NewLines
@@ -251,9 +252,8 @@ def with_explanations(
             if any(entry.level == "error" for entry in diagnosis.new_lines):
                 diagnosis.notes.append(message("diagnosis.last-words"))
         if not ended and diagnosis.verdict == "unfinished" and not diagnosis.new_lines:
-            lines: list[str | Message] = [f"“{shown(line.text)}”" for line in last_messages(streams)]
-            listed = message("report.listed-semicolons", parts=lines)
-            diagnosis.notes += [message("alerts.last-output") + listed] if lines else []
+            lines: list[Text] = [f"“{shown(line.text)}”" for line in last_messages(streams)]
+            diagnosis.notes += [message("diagnosis.last-output", lines=lines)] if lines else []
         return diagnosis
     known = {(entry.first.file, entry.first.line) for entry in diagnosis.unknown}
     new = new_lines(streams, baseline)
@@ -273,10 +273,7 @@ def last_messages(streams: Streams) -> list[Line]:
 
     If the run has several logs, return messages from the log that has the latest message.
     """
-    steps: dict[str, int] = {}
-    for stream in streams.values():
-        if stream.last_advance is not None:
-            steps[stream.source] = max(stream.last_advance.number, steps.get(stream.source, 0))
+    steps = last_step_lines(streams)
     below = [
         entry.last
         for stream in streams.values()
@@ -284,9 +281,11 @@ def last_messages(streams: Streams) -> list[Line]:
         if entry.last.number > steps.get(stream.source, entry.last.number)
     ]
     source = latest(below).source if below else ""
-    ordered = sorted((line for line in below if line.source == source), key=lambda line: line.number)
-    different = {masked(line.text): line for line in ordered}
-    return sorted(different.values(), key=lambda line: line.number)[-MAX_LAST:]
+    different: dict[str, Line] = {}
+    for line in sorted(below, key=lambda line: line.number, reverse=True):
+        if line.source == source:
+            different.setdefault(masked(line.text), line)
+    return list(different.values())[:MAX_LAST][::-1]
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
