@@ -290,7 +290,7 @@ def _blot_key_end(piece: bytes) -> bytes:
 
 def _file_of(rank: int | None, piece: bytes) -> str:
     if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # otherwise, no prefix can name a rank
-        named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
+        named, _, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
     return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"
 

@@ -189,7 +189,7 @@ def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
     Known prefixes are removed in any case.
     """
     prefixes = [prefix for prefix, _ in map(lead.take, lines) if prefix]
-    return any(take_rank(f"{prefix}x")[1] != "x" for prefix in prefixes[:_PROBED])
+    return any(take_rank(f"{prefix}x")[2] != "x" for prefix in prefixes[:_PROBED])
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:

@@ -52,14 +52,18 @@ _NAMED_INSIDE = lazy(
 _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")
 
 
-def take_rank(text: str) -> tuple[int | None, str]:
-    """Return two values: the rank in a line, and the line without launchers' prefixes.
+def take_rank(text: str) -> tuple[int | None, str, str]:
+    """Return three values: the rank in a line, its process, and the line without launchers' prefixes.
 
     If several prefixes contain a rank, the innermost rank is returned: ``[default3]:[rank11]: …`` is a line
     of rank 11. If no prefix contains a rank, the rank in the message (``[Rank 3] Watchdog caught …``) is
     returned and remains in the text.
+
+    The process is Ray's prefix, which names the process that wrote the line, if the line begins with it.
+    Otherwise, it is an empty string.
     """
     rank: int | None = None
+    whole, process = text, ""
     for _ in range(4):  # several nested launchers can each add a prefix
         found = _prefix_of(text)
         if found is None:
@@ -69,6 +73,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
         elif text[0] == "(":
             worker = _RAY_RANK.search(found[0]) if "rank=" in found[0] else None
             rank = int(worker[1]) if worker else rank
+            process = found[0].rstrip() if text is whole else process
             if "x across cluster]" in text:
                 text = _REPEATED.sub("", text)
         text = text[found.end() :]
@@ -76,13 +81,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
         found = _NAMED_INSIDE.search(text, 0, 300) or _NAMED_FIRST.match(text)
         if found:
             rank = int(found[found.lastindex or 1])
-    return rank, text
-
-
-def process_of(text: str) -> str:
-    """Return Ray's prefix of a line, which names the process that wrote it, or an empty string."""
-    found = _RAY.match(text) if text[:1] == "(" else None
-    return found[0].rstrip() if found is not None else ""
+    return rank, process, text
 
 
 def _prefix_of(text: str) -> re.Match[str] | None:

@@ -14,7 +14,7 @@ from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
 from stallwatch_rules.lines.long_lines import CUT, GOES_ON, MAX_LINE, append_bounded, decoded, joined
-from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, process_of, take_rank
+from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, has_zone, may_have_time_key, time_of_line
 from stallwatch_rules.lines.unescape import (
     COLON,
@@ -346,7 +346,7 @@ class LineReader:
         lead = ""
         if self.lead is not None:
             lead, text = self.lead.take(text)
-        rank, bare = take_rank(text)
+        rank, process, bare = take_rank(text)
         if not bare or bare.isspace():
             return
         if rank is None and label is None:
@@ -372,7 +372,6 @@ class LineReader:
             if when is not None:
                 zoned = self._zoned = has_zone(stamped)
         when = self.carried(rank, when)
-        process = process_of(text)
         if COLON in bare:
             bare = with_ascii_colon(bare)
         if ESCAPED_END not in bare:
