@@ -94,6 +94,8 @@ _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
 )
+#: Settings of exceptions that Python prints and then ignores.
+_REPORTED_ONLY: tuple[Setting, ...] = ("ignored", "hook")
 #: Lines before a traceback that show in which part of the program the exception was raised.
 _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
@@ -310,9 +312,9 @@ class TracebackReader:
         exception and prints the traceback, the traceback begins in the function that handles the exception.
         """
         raised = self._raised if self._open is None else None
-        outermost = raised.frames[0].name if raised is not None and raised.frames else ""
-        at_top = outermost in ("<module>", "_run_module_as_main")
-        return at_top and raised is not None and raised.setting == "main" and not raised.warned
+        if raised is None or raised.setting != "main" or raised.warned or not raised.frames:
+            return False
+        return raised.frames[0].name in ("<module>", "_run_module_as_main")
 
     def feed(
         self,
@@ -345,7 +347,7 @@ class TracebackReader:
         if self._raised is not None and self._continues(text, rules):
             return None
         ended, self._raised = self._raised, None
-        self._outside(line, rules, mark, rest=ended is not None and self._interrupted in ("ignored", "hook"))
+        self._outside(line, rules, mark, rest=ended is not None and self._interrupted in _REPORTED_ONLY)
         if ended is not None and self._open is not None and REMOTE.match(ended.message):
             self._open.frames[:0] = ended.frames
             self._open.rules |= ended.rules
@@ -497,8 +499,7 @@ class TracebackReader:
             # A new exception that only quotes the earlier exception, such as a launcher's exception, does not
             # explain the earlier exception. Therefore, take over only the rules for failures.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
-        raised.group, raised.rank = begun.group, begun.rank
-        raised.warned = begun.warned
+        raised.group, raised.warned, raised.rank = begun.group, begun.warned, begun.rank
         # A collector adds its prefix to each line of a traceback, whether a logger printed it or not.
         raised.logged = begun.logged and without_prefix(begun.prefix, line.text) == line.text
         raised.setting = setting_of(begun.frames, begun.introduced)
@@ -562,7 +563,7 @@ class TracebackReader:
         text = line.text
         if self._introduce(text):
             return
-        ignored = self._lines > 0 and self._setting in ("ignored", "hook")
+        ignored = self._lines > 0 and self._setting in _REPORTED_ONLY
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None

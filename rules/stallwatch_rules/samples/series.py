@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -182,7 +183,7 @@ class SeriesReader:
 
     def __init__(self) -> None:
         self.learnt = False  #: True if any line belonged to a learned series
-        self._sources: dict[str, Learning] = {}
+        self._sources: defaultdict[str, Learning] = defaultdict(dict)
 
     def read(self, line: Line) -> Sample | None:
         """Return the sample of a line, or ``None`` if there is none.
@@ -190,7 +191,7 @@ class SeriesReader:
         The lines of each source and rank must be passed in order.
         """
         sample = extract(line)
-        learning = self._sources.setdefault(line.source, {})
+        learning = self._sources[line.source]
         stream = learning.get(line.rank)
         if stream is None:
             stream = learning[line.rank] = _Stream()
